@@ -1,0 +1,268 @@
+"""The schema of an overload: arguments, types, defaults, aliasing, mutation, returns.
+
+* Everything here is frozen and prints itself back as the text it was read from.
+* An alias set belongs to the type that carries it: ``Tensor(a!)[]`` marks the elements,
+  ``t[](a!)`` the list.
+* ``Argument.choices`` (of ``Literal`` and ``Enum`` parameters) is not part of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class AliasInfo:
+    """The alias annotation of a type: ``(a!)``, ``(a|b)``, ``(a -> *)``.
+
+    Parameters
+    ----------
+    before
+        Names of the alias sets on entry; ``"*"`` is the wildcard.
+    after
+        Names on return where they differ (``a -> *``), else empty.
+    is_write
+        Whether the operator writes to it (``!``).
+    """
+
+    before: tuple[str, ...]
+    after: tuple[str, ...] = ()
+    is_write: bool = False
+
+    def __str__(self) -> str:
+        after = f" -> {'|'.join(self.after)}" if self.after else ""
+        return f"({'|'.join(self.before)}{'!' if self.is_write else ''}{after})"
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """Abstract base of the types of the schema language."""
+
+    def leaf(self) -> Type:
+        """Return the type under every list and optional."""
+        return self
+
+    def aliases(self) -> Iterator[AliasInfo]:
+        """Yield the alias annotations, from the inside out."""
+        alias = getattr(self, "alias", None)
+        if alias is not None:
+            yield alias
+
+
+@dataclass(frozen=True, slots=True)
+class BaseType(Type):
+    """A named type: ``Tensor``, ``SymInt``, ``str``, ``Scalar``, a type variable, a torch class."""
+
+    name: str
+    alias: AliasInfo | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.alias or ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class ListType(Type):
+    """A list, with its length where the schema fixes it (``int[2]``)."""
+
+    element: Type
+    size: int | None = None
+    alias: AliasInfo | None = None
+
+    def __str__(self) -> str:
+        return f"{self.element}[{'' if self.size is None else self.size}]{self.alias or ''}"
+
+    def leaf(self) -> Type:
+        return self.element.leaf()
+
+    def aliases(self) -> Iterator[AliasInfo]:
+        yield from self.element.aliases()
+        if self.alias is not None:
+            yield self.alias
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalType(Type):
+    """A type or ``None``."""
+
+    element: Type
+
+    def __str__(self) -> str:
+        return f"{self.element}?"
+
+    def leaf(self) -> Type:
+        return self.element.leaf()
+
+    def aliases(self) -> Iterator[AliasInfo]:
+        yield from self.element.aliases()
+
+
+@dataclass(frozen=True, slots=True)
+class GenericType(Type):
+    """``Dict(str, int)``, ``Future(t)``, ``Union(…)``, or a bare tuple ``(int, int)`` (name ``""``)."""
+
+    name: str
+    elements: tuple[Type, ...]
+    alias: AliasInfo | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.elements))}){self.alias or ''}"
+
+    def aliases(self) -> Iterator[AliasInfo]:
+        for element in self.elements:
+            yield from element.aliases()
+        if self.alias is not None:
+            yield self.alias
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """The default of an argument: its value, and the text that stands for it in the schema."""
+
+    value: Any
+    text: str = field(compare=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a schema.
+
+    Parameters
+    ----------
+    name
+        The parameter's name, a Python identifier.
+    type
+        Its type, with alias annotations.
+    default
+        Its default, or ``None`` where it has none.
+    kwarg_only
+        Whether it can only be passed by name.
+    choices
+        The values that a ``Literal`` allows, or the ``Enum`` class; ``None`` where any value goes.
+    """
+
+    name: str
+    type: Type
+    default: Default | None = None
+    kwarg_only: bool = False
+    choices: tuple[Any, ...] | type | None = None
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}{'' if self.default is None else f'={self.default}'}"
+
+    @cached_property
+    def base(self) -> str:
+        """The name of the type under every list and optional, such as ``"Tensor"``."""
+        leaf = self.type.leaf()
+        return leaf.name if isinstance(leaf, BaseType | GenericType) else ""
+
+    @cached_property
+    def is_optional(self) -> bool:
+        """Whether ``None`` is allowed for the whole argument."""
+        return isinstance(self.type, OptionalType)
+
+    @cached_property
+    def is_list(self) -> bool:
+        """Whether it is a list, or an optional one."""
+        inner = self.type.element if isinstance(self.type, OptionalType) else self.type
+        return isinstance(inner, ListType)
+
+    @cached_property
+    def has_tensors(self) -> bool:
+        """Whether it is a Tensor, optional or in a list included."""
+        return self.base == "Tensor"
+
+    @cached_property
+    def is_tensor(self) -> bool:
+        """Whether it is one Tensor, optional or not."""
+        return self.has_tensors and not self.is_list
+
+    @cached_property
+    def is_tensor_list(self) -> bool:
+        """Whether it is a list of Tensors, with or without ``None`` among them."""
+        return self.has_tensors and self.is_list
+
+    @cached_property
+    def is_write(self) -> bool:
+        """Whether the operator mutates it."""
+        return any(alias.is_write for alias in self.type.aliases())
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """One return of a schema: its type, and its name where it has one."""
+
+    type: Type
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.type}{' ' + self.name if self.name else ''}"
+
+
+@dataclass(frozen=True)
+class FunctionSchema:
+    """``ns::name.overload(Tensor x, *, float eps=1e-05) -> Tensor``.
+
+    Parameters
+    ----------
+    name
+        The qualified name, ``"ns::name"``; empty for a bare signature.
+    overload
+        The overload's name; empty for ``default``.
+    arguments
+        Positional arguments, then keyword-only ones.
+    returns
+        The returns, in order.
+    is_vararg, is_varret
+        Whether the arguments or returns end with ``...``.
+    is_tuple
+        Whether a single unnamed return stands in parentheses: the operator returns a 1-tuple.
+    """
+
+    name: str
+    overload: str
+    arguments: tuple[Argument, ...]
+    returns: tuple[Return, ...]
+    is_vararg: bool = False
+    is_varret: bool = False
+    is_tuple: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}{'.' + self.overload if self.overload else ''}{self.signature}"
+
+    @cached_property
+    def signature(self) -> str:
+        """The text from the opening parenthesis on."""
+        parts = [str(argument) for argument in self.positional]
+        if self.is_vararg:
+            parts.append("...")
+        if self.keyword_only:
+            parts += ["*", *(str(argument) for argument in self.keyword_only)]
+        returns = [str(entry) for entry in self.returns] + (["..."] if self.is_varret else [])
+        single = len(returns) == 1 and not (self.is_tuple or self.is_varret or self.returns[0].name)
+        return f"({', '.join(parts)}) -> {returns[0] if single else '(' + ', '.join(returns) + ')'}"
+
+    @cached_property
+    def qualname(self) -> str:
+        """``ns::name.overload``, with ``default`` spelled out nowhere."""
+        return f"{self.name}.{self.overload}" if self.overload else self.name
+
+    @cached_property
+    def positional(self) -> tuple[Argument, ...]:
+        """The arguments that can be passed by position."""
+        return tuple(argument for argument in self.arguments if not argument.kwarg_only)
+
+    @cached_property
+    def keyword_only(self) -> tuple[Argument, ...]:
+        """The arguments that can only be passed by name."""
+        return tuple(argument for argument in self.arguments if argument.kwarg_only)
+
+    @cached_property
+    def mutated(self) -> tuple[Argument, ...]:
+        """The arguments that the operator writes to."""
+        return tuple(argument for argument in self.arguments if argument.is_write)
