@@ -4,14 +4,36 @@
 * An alias set belongs to the type that carries it: ``Tensor(a!)[]`` marks the elements,
   ``t[](a!)`` the list.
 * ``Argument.choices`` (of ``Literal`` and ``Enum`` parameters) is not part of the text.
+* A default is converted to its argument's type where torch converts (``float x=1`` holds 1.0).
+* What an operator of ours must satisfy beyond this is in ``validate.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+from opwright.defaults import Default, Mismatch, coerce_base, repeats
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from inspect import Signature
+
+__all__ = [
+    "AliasInfo",
+    "Argument",
+    "BaseType",
+    "Default",
+    "FunctionSchema",
+    "GenericType",
+    "ListType",
+    "OptionalType",
+    "Return",
+    "Type",
+    "signature_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +43,7 @@ class AliasInfo:
     Parameters
     ----------
     before
-        Names of the alias sets on entry; ``"*"`` is the wildcard.
+        Names of the alias sets on entry; ``"*"`` is the wildcard; empty for ``Tensor!``.
     after
         Names on return where they differ (``a -> *``), else empty.
     is_write
@@ -33,6 +55,8 @@ class AliasInfo:
     is_write: bool = False
 
     def __str__(self) -> str:
+        if not self.before:
+            return "!"  # written ``Tensor!``: mutated, in a set without a name
         after = f" -> {'|'.join(self.after)}" if self.after else ""
         return f"({'|'.join(self.before)}{'!' if self.is_write else ''}{after})"
 
@@ -51,6 +75,14 @@ class Type:
         if alias is not None:
             yield alias
 
+    def bases(self) -> Iterator[BaseType]:
+        """Yield the named types inside, those of a tuple or a dict included."""
+        return iter(())
+
+    def coerce(self, value: Any) -> Any:
+        """Return a default's value as an argument of this type holds it, or a `Mismatch`."""
+        return Mismatch("no default, for a schema cannot write one of this type")
+
 
 @dataclass(frozen=True, slots=True)
 class BaseType(Type):
@@ -61,6 +93,12 @@ class BaseType(Type):
 
     def __str__(self) -> str:
         return f"{self.name}{self.alias or ''}"
+
+    def bases(self) -> Iterator[BaseType]:
+        yield self
+
+    def coerce(self, value: Any) -> Any:
+        return coerce_base(self.name, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +120,19 @@ class ListType(Type):
         if self.alias is not None:
             yield self.alias
 
+    def bases(self) -> Iterator[BaseType]:
+        return self.element.bases()
+
+    def coerce(self, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            values = tuple(self.element.coerce(entry) for entry in value)
+            wrong = next((entry for entry in values if isinstance(entry, Mismatch)), None)
+            return values if wrong is None else Mismatch(f"a list, each element {wrong.expected}")
+        if self.size is not None and isinstance(self.element, BaseType) and repeats(self.element.name):
+            one = self.element.coerce(value)
+            return one if isinstance(one, Mismatch) else (one,) * self.size
+        return Mismatch("a list")
+
 
 @dataclass(frozen=True, slots=True)
 class OptionalType(Type):
@@ -97,6 +148,13 @@ class OptionalType(Type):
 
     def aliases(self) -> Iterator[AliasInfo]:
         yield from self.element.aliases()
+
+    def bases(self) -> Iterator[BaseType]:
+        return self.element.bases()
+
+    def coerce(self, value: Any) -> Any:
+        inner = None if value is None else self.element.coerce(value)
+        return Mismatch(f"None or {inner.expected}") if isinstance(inner, Mismatch) else inner
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +174,9 @@ class GenericType(Type):
         if self.alias is not None:
             yield self.alias
 
-
-@dataclass(frozen=True, slots=True)
-class Default:
-    """The default of an argument: its value, and the text that stands for it in the schema."""
-
-    value: Any
-    text: str = field(compare=False)
-
-    def __str__(self) -> str:
-        return self.text
+    def bases(self) -> Iterator[BaseType]:
+        for element in self.elements:
+            yield from element.bases()
 
 
 @dataclass(frozen=True)
@@ -221,7 +272,7 @@ class FunctionSchema:
     is_vararg, is_varret
         Whether the arguments or returns end with ``...``.
     is_tuple
-        Whether a single unnamed return stands in parentheses: the operator returns a 1-tuple.
+        Whether the operator returns a 1-tuple, written ``-> ((Tensor))``; ``-> (Tensor)`` is a bare Tensor.
     """
 
     name: str
@@ -239,13 +290,17 @@ class FunctionSchema:
     def signature(self) -> str:
         """The text from the opening parenthesis on."""
         parts = [str(argument) for argument in self.positional]
-        if self.is_vararg:
-            parts.append("...")
         if self.keyword_only:
             parts += ["*", *(str(argument) for argument in self.keyword_only)]
+        if self.is_vararg:
+            parts.append("...")
         returns = [str(entry) for entry in self.returns] + (["..."] if self.is_varret else [])
-        single = len(returns) == 1 and not (self.is_tuple or self.is_varret or self.returns[0].name)
-        return f"({', '.join(parts)}) -> {returns[0] if single else '(' + ', '.join(returns) + ')'}"
+        text = ", ".join(returns)
+        if self.is_tuple and len(returns) == 1:
+            text = f"({text})"
+        if len(returns) != 1 or text.startswith("("):
+            text = f"({text})"
+        return f"({', '.join(parts)}) -> {text}"
 
     @cached_property
     def qualname(self) -> str:
@@ -266,3 +321,27 @@ class FunctionSchema:
     def mutated(self) -> tuple[Argument, ...]:
         """The arguments that the operator writes to."""
         return tuple(argument for argument in self.arguments if argument.is_write)
+
+
+def signature_of(schema: FunctionSchema) -> Signature:
+    """Return the Python signature of a schema's call, without annotations.
+
+    Parameters
+    ----------
+    schema
+        A validated schema.
+
+    Examples
+    --------
+    >>> from opwright.parse import parse_schema
+    >>> str(signature_of(parse_schema("ns::f(Tensor x, int[2] k=1, *, float? eps=None) -> Tensor")))
+    '(x, k=(1, 1), *, eps=None)'
+    """
+    from inspect import Parameter, Signature
+
+    def one(argument: Argument) -> Parameter:
+        kind = Parameter.KEYWORD_ONLY if argument.kwarg_only else Parameter.POSITIONAL_OR_KEYWORD
+        default = Parameter.empty if argument.default is None else argument.default.value
+        return Parameter(argument.name, kind, default=default)
+
+    return Signature([*map(one, schema.positional), *map(one, schema.keyword_only)])
