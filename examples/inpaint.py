@@ -38,15 +38,17 @@ def diffuse(source: np.ndarray, weight: np.ndarray) -> np.ndarray:
     ----------
     source : array, shape (..., height, width)
         The right-hand side; any number of them.
-    weight : array, shape (..., height, width)
-        Not negative, and positive somewhere in each picture. Leading axes broadcast against those of
-        ``source``; a weight without any serves all of them with one factorisation.
+    weight : array, shape (height, width) or that of ``source``
+        Not negative, and positive somewhere in each picture. One without leading axes serves every
+        right-hand side with one factorisation.
 
     Returns
     -------
     array, shape and dtype of ``source``
         The solution ``u``.
     """
+    if weight.shape not in (source.shape, source.shape[-2:]):
+        raise ValueError(f"weight has shape {weight.shape}, source {source.shape}: give one weight a pixel")
     if source.size == 0:
         return np.empty_like(source)
     pixels = source.shape[-2] * source.shape[-1]
@@ -54,7 +56,7 @@ def diffuse(source: np.ndarray, weight: np.ndarray) -> np.ndarray:
     if weight.ndim == 2:
         out = _factorise(weight).solve(sources.T).T
     else:
-        weights = np.broadcast_to(weight, source.shape).reshape(-1, *source.shape[-2:])
+        weights = weight.reshape(-1, *source.shape[-2:])
         out = np.stack([_factorise(w).solve(s) for w, s in zip(weights, sources, strict=True)])
     return out.reshape(source.shape).astype(source.dtype)
 
