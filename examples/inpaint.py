@@ -170,7 +170,7 @@ def main() -> None:
     print(f"demo::diffuse{tuple(photo.shape)}, a sparse solve by SciPy, defined once, called on NumPy arrays")
     print(f"  kept      {share} ({kept.mean():.1%})")
     print(f"  solved    {kept.size:,} unknowns for 3 channels in {seconds[0]:.2f} s", end="")
-    print(f", again with the factors at hand in {seconds[1]:.2f} s")
+    print(f", then in {seconds[1]:.2f} s")
     print(f"  accuracy  {decibels(filled, photo):.1f} dB", end="")
     print(f"; {decibels(by_chance, photo):.1f} dB from as many pixels chosen by chance")
     print(f"  picture   {os.path.relpath(PICTURE)}")
