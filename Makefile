@@ -15,7 +15,7 @@ WORKERS ?= 2
 DEMO := .venv-demo
 TEST := .venv-test
 BIN := $(TEST)/bin
-PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
+PIP_INSTALL := -m pip --disable-pip-version-check install -qq
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
 
 .DEFAULT_GOAL := help
