@@ -9,20 +9,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
 INT64: Final = range(-(2**63), 2**63)
 
-# torch prints an enumeration's default as its number; the position in a tuple is that number.
-_DTYPES = (
+# torch prints an enumeration's default as its number; the position in a list is that number.
+_DTYPES = (  # noqa: SIM905  (one a line would be thirty lines)
     "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool qint8 quint8 "
     "qint32 bfloat16 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 bits8 bits16 float8_e5m2 float8_e4m3fn "
     "float8_e5m2fnuz float8_e4m3fnuz uint16 uint32 uint64"
 ).split()
-_LAYOUTS = "strided sparse_coo sparse_csr _mkldnn sparse_csc sparse_bsr sparse_bsc jagged".split()
-_FORMATS = "contiguous_format preserve_format channels_last channels_last_3d".split()
+_LAYOUTS = "strided sparse_coo sparse_csr _mkldnn sparse_csc sparse_bsr sparse_bsc jagged".split()  # noqa: SIM905
+_FORMATS = "contiguous_format preserve_format channels_last channels_last_3d".split()  # noqa: SIM905
 _SHORT_DTYPES = {
     "byte": "uint8",
     "char": "int8",
@@ -75,7 +78,7 @@ class Word(str):
 
 
 def default_text(value: Any) -> str:
-    """Write a value as a schema's default; the parser reads the same value back.
+    r"""Write a value as a schema's default; the parser reads the same value back.
 
     Raises
     ------
@@ -85,7 +88,7 @@ def default_text(value: Any) -> str:
     Examples
     --------
     >>> default_text((1, 2.5)), default_text('a "b"')
-    ('[1, 2.5]', '"a \\\\"b\\\\""')
+    ('[1, 2.5]', '"a \\"b\\""')
     """
     if value is None or isinstance(value, bool | int | float | Word):
         return str(value)
@@ -152,7 +155,9 @@ def _bool(value: Any) -> Any:
     return bool(value) if isinstance(value, int) and value in (0, 1) else Mismatch("True or False")
 
 
-def _number(words: str, allowed: type | tuple[type, ...], convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _number(
+    words: str, allowed: type | tuple[type, ...], convert: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
     def rule(value: Any) -> Any:
         return convert(value) if isinstance(value, allowed) else Mismatch(words)
 

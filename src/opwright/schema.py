@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +18,8 @@ from opwright.defaults import Default, Mismatch, coerce_base, repeats
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Iterator
     from inspect import Signature
 
 __all__ = [
@@ -65,23 +66,32 @@ class AliasInfo:
 class Type:
     """Abstract base of the types of the schema language."""
 
-    def leaf(self) -> Type:
-        """Return the type under every list and optional."""
-        return self
-
-    def aliases(self) -> Iterator[AliasInfo]:
-        """Yield the alias annotations, from the inside out."""
-        alias = getattr(self, "alias", None)
-        if alias is not None:
-            yield alias
-
-    def bases(self) -> Iterator[BaseType]:
-        """Yield the named types inside, those of a tuple or a dict included."""
-        return iter(())
+    def parts(self) -> tuple[Type, ...]:
+        """Return the types directly inside."""
+        return ()
 
     def coerce(self, value: Any) -> Any:
         """Return a default's value as an argument of this type holds it, or a `Mismatch`."""
         return Mismatch("no default, for a schema cannot write one of this type")
+
+    def leaf(self) -> Type:
+        """Return the type under every list and optional."""
+        return self.parts()[0].leaf() if isinstance(self, ListType | OptionalType) else self
+
+    def aliases(self) -> Iterator[AliasInfo]:
+        """Yield the alias annotations, from the inside out."""
+        for part in self.parts():
+            yield from part.aliases()
+        alias: AliasInfo | None = getattr(self, "alias", None)
+        if alias is not None:
+            yield alias
+
+    def bases(self) -> Iterator[BaseType]:
+        """Yield the named types, those inside a tuple or a dict included."""
+        if isinstance(self, BaseType):
+            yield self
+        for part in self.parts():
+            yield from part.bases()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +104,8 @@ class BaseType(Type):
     def __str__(self) -> str:
         return f"{self.name}{self.alias or ''}"
 
-    def bases(self) -> Iterator[BaseType]:
-        yield self
-
     def coerce(self, value: Any) -> Any:
+        """Convert what torch converts, such as an int for a float."""
         return coerce_base(self.name, value)
 
 
@@ -112,18 +120,12 @@ class ListType(Type):
     def __str__(self) -> str:
         return f"{self.element}[{'' if self.size is None else self.size}]{self.alias or ''}"
 
-    def leaf(self) -> Type:
-        return self.element.leaf()
-
-    def aliases(self) -> Iterator[AliasInfo]:
-        yield from self.element.aliases()
-        if self.alias is not None:
-            yield self.alias
-
-    def bases(self) -> Iterator[BaseType]:
-        return self.element.bases()
+    def parts(self) -> tuple[Type, ...]:
+        """Return the element's type."""
+        return (self.element,)
 
     def coerce(self, value: Any) -> Any:
+        """Convert each element; one number fills a list of fixed length."""
         if isinstance(value, list | tuple):
             values = tuple(self.element.coerce(entry) for entry in value)
             wrong = next((entry for entry in values if isinstance(entry, Mismatch)), None)
@@ -143,16 +145,12 @@ class OptionalType(Type):
     def __str__(self) -> str:
         return f"{self.element}?"
 
-    def leaf(self) -> Type:
-        return self.element.leaf()
-
-    def aliases(self) -> Iterator[AliasInfo]:
-        yield from self.element.aliases()
-
-    def bases(self) -> Iterator[BaseType]:
-        return self.element.bases()
+    def parts(self) -> tuple[Type, ...]:
+        """Return the type that may be missing."""
+        return (self.element,)
 
     def coerce(self, value: Any) -> Any:
+        """Keep ``None``."""
         inner = None if value is None else self.element.coerce(value)
         return Mismatch(f"None or {inner.expected}") if isinstance(inner, Mismatch) else inner
 
@@ -168,15 +166,9 @@ class GenericType(Type):
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.elements))}){self.alias or ''}"
 
-    def aliases(self) -> Iterator[AliasInfo]:
-        for element in self.elements:
-            yield from element.aliases()
-        if self.alias is not None:
-            yield self.alias
-
-    def bases(self) -> Iterator[BaseType]:
-        for element in self.elements:
-            yield from element.bases()
+    def parts(self) -> tuple[Type, ...]:
+        """Return the element types."""
+        return self.elements
 
 
 @dataclass(frozen=True)
@@ -201,7 +193,7 @@ class Argument:
     type: Type
     default: Default | None = None
     kwarg_only: bool = False
-    choices: tuple[Any, ...] | type | None = None
+    choices: tuple[Any, ...] | builtins.type | None = None
 
     def __str__(self) -> str:
         return f"{self.type} {self.name}{'' if self.default is None else f'={self.default}'}"

@@ -1,0 +1,60 @@
+"""Qualified names of operators, ``ns::name.overload``, and which names may reach generated source."""
+
+from __future__ import annotations
+
+import re
+from keyword import iskeyword
+
+from opwright.errors import RegistrationTypeError, RegistrationValueError, layout
+
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+def parse_qualname(text: str) -> tuple[str, str, str]:
+    """Split ``ns::name.overload`` into its parts; the overload is ``""`` where none or ``default`` is named.
+
+    Raises
+    ------
+    RegistrationTypeError
+        If it is not a string.
+    RegistrationValueError
+        If a part is missing, not an identifier or a keyword of Python.
+
+    Examples
+    --------
+    >>> parse_qualname("mylib::sin.out"), parse_qualname("mylib::sin.default")
+    (('mylib', 'sin', 'out'), ('mylib', 'sin', ''))
+    """
+    form = "namespace::name or namespace::name.overload"
+    if not isinstance(text, str):
+        raise RegistrationTypeError(
+            layout(
+                "an operator's name must be a string",
+                expected=form,
+                got=f"{text!r} of type {type(text).__name__}",
+            )
+        )
+    namespace, separator, rest = text.partition("::")
+    if not separator:
+        fix = f"put a namespace of your own in front: 'mylib::{text}'" if _NAME.match(text) else None
+        raise RegistrationValueError(
+            layout("an operator's name needs a namespace", expected=form, got=repr(text), fix=fix)
+        )
+    name, dot, overload = rest.partition(".")
+    parts = [("namespace", namespace), ("name", name), *([("overload", overload)] if dot else [])]
+    for what, part in parts:
+        problem = name_problem(part)
+        if problem is not None:
+            raise RegistrationValueError(
+                layout(f"{text!r}: the {what} {part!r} {problem}", expected=form + " of Python identifiers")
+            )
+    return namespace, name, "" if overload == "default" else overload
+
+
+def name_problem(name: str) -> str | None:
+    """Say why a name cannot reach generated source, or return None where it can."""
+    if not _NAME.fullmatch(name):
+        return "is not an identifier (ASCII letters, digits and _, not starting with a digit)"
+    if iskeyword(name) or name == "__debug__":
+        return "is a keyword of Python"
+    return None
