@@ -1,0 +1,400 @@
+"""Frameworks as data: packages, array classes, annotations, device types, flavours, install lines.
+
+* Nothing here imports a framework: a class is recognised through the modules that are loaded already.
+* Classes are compared by identity with what a public path leads to, so that neither a private module
+  name (``jax.Array`` calls itself ``jaxlib._jax.Array``) nor a lookalike decides.
+* Loaded with the engine, so built on the bare language: no dataclasses, no typing.
+* Other distributions add theirs through the entry point group ``opwright.frameworks``, which is read
+  once, when something is not known without it.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import RLock, get_ident
+from weakref import WeakKeyDictionary
+
+from opwright.errors import (
+    DuplicateError,
+    RegistrationError,
+    RegistrationTypeError,
+    RegistrationValueError,
+    layout,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+    from typing import Any, NoReturn
+
+GROUP = "opwright.frameworks"  # entry points that lead to a FrameworkInfo
+ARRAY_API = "array_api"  # the flavour of a body that takes any framework's arrays
+
+if TYPE_CHECKING:
+    Array = Any
+else:
+
+    class Array:
+        """Any framework's array, in an annotation: the kernel's flavour is then ``array_api``.
+
+        Type checkers see ``Any``, so that bodies and calls check with every framework's arrays. It has
+        no instances and no subclasses.
+
+        Examples
+        --------
+        >>> import opwright
+        >>> def scale(x: opwright.Array, factor: float) -> opwright.Array:
+        ...     return x * factor
+        >>> opwright.infer_schema(scale, mutates_args=())
+        '(Tensor x, float factor) -> Tensor'
+        """
+
+        __slots__ = ()
+        __module__ = "opwright"
+
+        def __new__(cls) -> NoReturn:
+            """Refuse: there are no instances."""
+            raise TypeError(
+                "opwright.Array stands for any framework's array in an annotation and has no instances; "
+                "make an array with the framework itself"
+            )
+
+        def __init_subclass__(cls) -> NoReturn:
+            raise TypeError(f"opwright.Array is final; annotate with it instead of making {cls.__name__}")
+
+
+class FrameworkInfo:
+    """What is known of a framework without importing it. Frozen.
+
+    Parameters
+    ----------
+    name
+        Its name, such as ``"torch"``.
+    package
+        The package whose presence in ``sys.modules`` means that it is loaded.
+    module
+        The module of Opwright, or of whoever adds it, that lowers overloads into it.
+    array_classes
+        Public paths ``(module, qualname)`` of its array classes; subclasses count.
+    annotations
+        Public paths and flavours ``(module, qualname, flavour)`` of annotations that mean ``Tensor``.
+    types
+        Public paths and schema types ``(module, qualname, type)`` of its other annotations.
+    device_types
+        The device types that its arrays live on, in torch's words; ``None`` for any.
+    shares
+        The device types whose memory it takes from another framework without a copy.
+    flavours
+        The flavours that it brings.
+    distribution
+        What is installed to have it.
+    install
+        The line that installs it.
+    """
+
+    __slots__ = (
+        "annotations", "array_classes", "device_types", "distribution", "flavours", "install", "module",
+        "name", "package", "shares", "types",
+    )  # fmt: skip
+    name: str
+    package: str
+    module: str
+    array_classes: tuple[tuple[str, str], ...]
+    annotations: tuple[tuple[str, str, str], ...]
+    types: tuple[tuple[str, str, str], ...]
+    device_types: tuple[str, ...] | None
+    shares: tuple[str, ...]
+    flavours: tuple[str, ...]
+    distribution: str
+    install: str
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        package: str,
+        module: str,
+        array_classes: tuple[tuple[str, str], ...],
+        annotations: tuple[tuple[str, str, str], ...] = (),
+        types: tuple[tuple[str, str, str], ...] = (),
+        device_types: tuple[str, ...] | None = None,
+        shares: tuple[str, ...] = (),
+        flavours: tuple[str, ...] | None = None,
+        distribution: str | None = None,
+        install: str | None = None,
+    ) -> None:
+        values = {
+            "name": name,
+            "package": package,
+            "module": module,
+            "array_classes": tuple(array_classes),
+            "annotations": tuple(annotations),
+            "types": tuple(types),
+            "device_types": None if device_types is None else tuple(device_types),
+            "shares": tuple(shares),
+            "flavours": (name,) if flavours is None else tuple(flavours),
+            "distribution": distribution or package,
+            "install": install or f"pip install {distribution or package}",
+        }
+        for field, value in values.items():
+            object.__setattr__(self, field, value)
+
+    def __setattr__(self, field: str, value: object) -> None:
+        raise AttributeError(f"FrameworkInfo is frozen: {field!r} cannot be set")
+
+    def __repr__(self) -> str:
+        return f"<FrameworkInfo {self.name}>"
+
+
+# The order is that of preference where several flavours share a device's memory.
+_BUILT_IN = (
+    FrameworkInfo(
+        "numpy",
+        package="numpy",
+        module="opwright.frameworks.numpy",
+        array_classes=(("numpy", "ndarray"), ("numpy", "generic")),
+        annotations=(("numpy", "ndarray", "numpy"), ("numpy", "generic", "numpy")),
+        types=(("numpy", "dtype", "ScalarType"),),
+        device_types=("cpu",),
+        shares=("cpu",),
+    ),
+    FrameworkInfo(
+        "torch",
+        package="torch",
+        module="opwright.frameworks.torch",
+        array_classes=(("torch", "Tensor"),),
+        annotations=(("torch", "Tensor", "torch"), ("torch.nn", "Parameter", "torch")),
+        types=(
+            ("torch", "dtype", "ScalarType"),
+            ("torch", "device", "Device"),
+            ("torch", "layout", "Layout"),
+            ("torch", "memory_format", "MemoryFormat"),
+            ("torch", "Generator", "Generator"),
+            ("torch", "Stream", "Stream"),
+            ("torch", "SymInt", "SymInt"),
+            ("torch", "SymFloat", "float"),
+            ("torch", "SymBool", "bool"),
+        ),
+        device_types=None,
+        shares=("cpu", "cuda"),
+        install="pip install 'opwright[torch]'",
+    ),
+    FrameworkInfo(
+        "cupy",
+        package="cupy",
+        module="opwright.frameworks.cupy",
+        array_classes=(("cupy", "ndarray"),),
+        annotations=(("cupy", "ndarray", "cupy"),),
+        device_types=("cuda",),
+        shares=("cuda",),
+        distribution="cupy-cuda12x",
+        install="pip install 'opwright[cupy]'",
+    ),
+    FrameworkInfo(
+        "jax",
+        package="jax",
+        module="opwright.frameworks.jax",
+        array_classes=(("jax", "Array"), ("jax.core", "Tracer")),
+        annotations=(("jax", "Array", "jax"),),
+        device_types=("cpu", "cuda", "tpu"),
+        shares=("cpu", "cuda"),
+        install="pip install 'opwright[jax]'",
+    ),
+)
+
+_infos: tuple[FrameworkInfo, ...] = _BUILT_IN  # replaced whole under the lock: readers need none
+_lock = RLock()
+_entry_points_read = False
+_readers: set[int] = set()
+_framework_of: WeakKeyDictionary[type, FrameworkInfo] = WeakKeyDictionary()
+_schema_type_of: WeakKeyDictionary[type, tuple[str, str | None]] = WeakKeyDictionary()
+
+
+def frameworks() -> tuple[FrameworkInfo, ...]:
+    """Return every framework: the built-in ones, those of entry points, those registered by hand."""
+    _read_entry_points()
+    return _infos
+
+
+def get(name: str) -> FrameworkInfo:
+    """Return the framework of a name.
+
+    Raises
+    ------
+    RegistrationValueError
+        If there is none; the message lists those there are.
+    """
+    if not any(info.name == name for info in _infos):
+        _read_entry_points()
+    for info in _infos:
+        if info.name == name:
+            return info
+    names = ", ".join(info.name for info in _infos)
+    raise RegistrationValueError(
+        layout(
+            f"{name!r} is not a framework",
+            expected=f"one of {names}",
+            fix=f"install the distribution that adds it through the entry point group {GROUP!r}",
+        )
+    )
+
+
+def loaded(info: FrameworkInfo) -> bool:
+    """Return whether the framework's package was imported by anyone."""
+    return sys.modules.get(info.package) is not None
+
+
+def flavours() -> tuple[str, ...]:
+    """Return every flavour that a kernel can have."""
+    return ARRAY_API, *(flavour for info in frameworks() for flavour in info.flavours)
+
+
+def sharing(device_type: str) -> tuple[str, ...]:
+    """Return the flavours that take each other's arrays on a device type without a copy, best first."""
+    return tuple(flavour for info in _infos if device_type in info.shares for flavour in info.flavours)
+
+
+def lives_on(flavour: str, device_type: str) -> bool:
+    """Return whether arrays of a flavour can be on a device type; ``array_api`` ones always can."""
+    if flavour == ARRAY_API:
+        return True
+    for info in frameworks():
+        if flavour in info.flavours:
+            return info.device_types is None or device_type in info.device_types
+    return False
+
+
+def framework_of_class(cls: type) -> FrameworkInfo | None:
+    """Return the framework whose array class, or a subclass of it, this is, or None. Imports no framework."""
+    info = _framework_of.get(cls)
+    if info is None:
+        known = _infos
+        info = _find_framework(cls)
+        if info is None and cls.__module__ != "builtins":
+            _read_entry_points()
+            info = None if _infos is known else _find_framework(cls)
+        if info is not None:
+            _framework_of[cls] = info
+    return info
+
+
+def schema_type_of_class(cls: type) -> tuple[str, str | None] | None:
+    """Return the schema type that an annotation's class means, and its flavour where that is ``Tensor``.
+
+    None where it means nothing to any framework. Imports no framework.
+    """
+    meaning = _schema_type_of.get(cls)
+    if meaning is None:
+        known = _infos
+        meaning = _find_schema_type(cls)
+        if meaning is None and cls.__module__ != "builtins":
+            _read_entry_points()
+            meaning = None if _infos is known else _find_schema_type(cls)
+        if meaning is not None:
+            _schema_type_of[cls] = meaning
+    return meaning
+
+
+def register(info: FrameworkInfo) -> None:
+    """Add a framework.
+
+    Raises
+    ------
+    RegistrationTypeError
+        If it is not a ``FrameworkInfo``.
+    DuplicateError
+        If another framework has its name or one of its flavours.
+    """
+    global _infos
+    if not isinstance(info, FrameworkInfo):
+        raise RegistrationTypeError(
+            layout(
+                "a framework is described by a FrameworkInfo", got=f"{info!r} of type {type(info).__name__}"
+            )
+        )
+    with _lock:
+        if info in _infos:
+            return
+        for other in _infos:
+            taken = {other.name, *other.flavours} & {info.name, *info.flavours}
+            if taken:
+                raise DuplicateError(
+                    layout(
+                        f"a framework named {min(taken)!r} is already registered",
+                        got=f"{other.module} and {info.module}",
+                        fix="give the new one a name and flavours of its own",
+                    )
+                )
+        _infos = (*_infos, info)
+
+
+def _lookup(module: str, qualname: str) -> object:
+    """What a public path leads to in the modules that are loaded, or None."""
+    found: object = sys.modules.get(module)
+    for part in qualname.split("."):
+        # vars() where possible: a lazy module's __getattr__ may import.
+        found = getattr(found, "__dict__", {}).get(part)
+    return found
+
+
+def _find_framework(cls: type) -> FrameworkInfo | None:
+    for info in _infos:
+        if loaded(info) and any(_descends(cls, *path) for path in info.array_classes):
+            return info
+    return None
+
+
+def _find_schema_type(cls: type) -> tuple[str, str | None] | None:
+    if cls is Array:
+        return "Tensor", ARRAY_API
+    for info in _infos:
+        if loaded(info):
+            for module, qualname, flavour in info.annotations:
+                if cls is _lookup(module, qualname):
+                    return "Tensor", flavour
+            for module, qualname, name in info.types:
+                if _descends(cls, module, qualname):
+                    return name, None
+    return None
+
+
+def _descends(cls: type, module: str, qualname: str) -> bool:
+    """Whether a class is, or inherits from, the one that a public path leads to."""
+    target = _lookup(module, qualname)
+    # Identity along the MRO, not issubclass: an abstract class would run code of its own.
+    return any(base is target for base in cls.__mro__)
+
+
+def _read_entry_points() -> None:
+    """Register what other distributions offer."""
+    global _entry_points_read
+    thread = get_ident()
+    if _entry_points_read or thread in _readers:
+        return
+    # No lock is held while they load: another thread may be importing the same module. A second thread
+    # that comes here meanwhile loads the same objects, which is harmless; the same thread, coming back
+    # because a distribution defines operators while it loads, does not.
+    _readers.add(thread)
+    try:
+        from importlib.metadata import entry_points
+
+        for entry_point in entry_points(group=GROUP):
+            _register_entry_point(entry_point)
+        _entry_points_read = True
+    finally:
+        _readers.discard(thread)
+
+
+def _register_entry_point(entry_point: EntryPoint) -> None:
+    try:
+        register(entry_point.load())
+    except Exception as error:
+        distribution = entry_point.dist.name if entry_point.dist is not None else "an unknown distribution"
+        raise RegistrationError(
+            layout(
+                f"the framework {entry_point.name!r} of distribution {distribution!r} cannot be added",
+                expected=f"entry point {entry_point.value!r} of group {GROUP!r} leads to a FrameworkInfo",
+                got=f"{type(error).__name__}: {error}",
+                fix=f"update or uninstall {distribution!r}",
+            )
+        ) from error
