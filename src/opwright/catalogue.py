@@ -42,11 +42,8 @@ else:
 
         Examples
         --------
-        >>> import opwright
-        >>> def scale(x: opwright.Array, factor: float) -> opwright.Array:
+        >>> def scale(x: Array, factor: float) -> Array:
         ...     return x * factor
-        >>> opwright.infer_schema(scale, mutates_args=())
-        '(Tensor x, float factor) -> Tensor'
         """
 
         __slots__ = ()
@@ -68,12 +65,10 @@ class FrameworkInfo:
 
     Parameters
     ----------
-    name
-        Its name, such as ``"torch"``.
-    package
-        The package whose presence in ``sys.modules`` means that it is loaded.
+    name, package
+        Its name, such as ``"torch"``, and the package that is in ``sys.modules`` once it is loaded.
     module
-        The module of Opwright, or of whoever adds it, that lowers overloads into it.
+        The module that lowers overloads into it.
     array_classes
         Public paths ``(module, qualname)`` of its array classes; subclasses count.
     annotations
@@ -85,11 +80,9 @@ class FrameworkInfo:
     shares
         The device types whose memory it takes from another framework without a copy.
     flavours
-        The flavours that it brings.
-    distribution
-        What is installed to have it.
-    install
-        The line that installs it.
+        The flavours that it brings; by default one of its name.
+    distribution, install
+        What is installed to have it, and the line that does so.
     """
 
     __slots__ = (
@@ -210,6 +203,11 @@ _framework_of: WeakKeyDictionary[type, FrameworkInfo] = WeakKeyDictionary()
 _schema_type_of: WeakKeyDictionary[type, tuple[str, str | None]] = WeakKeyDictionary()
 
 
+def known() -> tuple[FrameworkInfo, ...]:
+    """Return the frameworks known so far: the entry points are not read for this."""
+    return _infos
+
+
 def frameworks() -> tuple[FrameworkInfo, ...]:
     """Return every framework: the built-in ones, those of entry points, those registered by hand."""
     _read_entry_points()
@@ -217,13 +215,7 @@ def frameworks() -> tuple[FrameworkInfo, ...]:
 
 
 def get(name: str) -> FrameworkInfo:
-    """Return the framework of a name.
-
-    Raises
-    ------
-    RegistrationValueError
-        If there is none; the message lists those there are.
-    """
+    """Return the framework of a name; a `RegistrationValueError` lists those there are."""
     if not any(info.name == name for info in _infos):
         _read_entry_points()
     for info in _infos:
@@ -278,6 +270,18 @@ def framework_of_class(cls: type) -> FrameworkInfo | None:
     return info
 
 
+def framework_of_value(value: object) -> FrameworkInfo | None:
+    """Return the framework of an array, or of a dtype, device or layout object, or None."""
+    cls = value if isinstance(value, type) else type(value)
+    info = framework_of_class(cls)
+    if info is not None:
+        return info
+    for info in _infos:
+        if loaded(info) and any(_descends(cls, *path[:2]) for path in info.types):
+            return info
+    return None
+
+
 def schema_type_of_class(cls: type) -> tuple[str, str | None] | None:
     """Return the schema type that an annotation's class means, and its flavour where that is ``Tensor``.
 
@@ -296,15 +300,7 @@ def schema_type_of_class(cls: type) -> tuple[str, str | None] | None:
 
 
 def register(info: FrameworkInfo) -> None:
-    """Add a framework.
-
-    Raises
-    ------
-    RegistrationTypeError
-        If it is not a ``FrameworkInfo``.
-    DuplicateError
-        If another framework has its name or one of its flavours.
-    """
+    """Add a framework; a `DuplicateError` where another one has its name or one of its flavours."""
     global _infos
     if not isinstance(info, FrameworkInfo):
         raise RegistrationTypeError(

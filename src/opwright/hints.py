@@ -54,7 +54,6 @@ _FOUND: WeakKeyDictionary[type, Meaning] = WeakKeyDictionary()
 _NUMBERS = {_INT, _FLOAT, _BOOL, _COMPLEX, _SCALAR}
 _EXACT = {"float": float, "bool": bool}
 _NAMED = frozenset({"ScalarType", "Layout", "MemoryFormat"})
-_MAY_DEFAULT_TO_NONE = frozenset({"Tensor", "SymInt", "float", "bool", "str", "Scalar"})
 _ONE_EACH = "use one parameter for each of its values"
 _ANY_OTHER = (
     "use arrays, int, float, bool, str, complex, a dtype, a device, or lists of them (or pass schema=)"
@@ -117,6 +116,22 @@ def _unwrap_once(annotation: Any, scope: Scope) -> Any:
     if hasattr(origin, "__value__"):
         return origin.__value__[get_args(annotation)]
     return getattr(annotation, "__value__", annotation)
+
+
+def flavours_in(annotation: Any, scope: Scope) -> list[str]:
+    """Return the flavours of the arrays that an annotation names anywhere inside it."""
+    try:
+        annotation = unwrap(annotation, scope)
+    except Refused:
+        return []
+    origin = get_origin(annotation)
+    cls = annotation if isinstance(annotation, type) else origin
+    meaning = _from_catalogue(cls) if isinstance(cls, type) else None
+    if meaning is not None:
+        return [] if meaning.flavour is None else [meaning.flavour]
+    if origin is Literal:
+        return []
+    return [flavour for argument in get_args(annotation) for flavour in flavours_in(argument, scope)]
 
 
 def show(annotation: Any) -> str:
@@ -274,23 +289,24 @@ def _list_of(arguments: tuple[Any, ...], scope: Scope) -> str:
 def default_of(meaning: Meaning, value: Any) -> Default | Mismatch:
     """Return the default of a parameter as its schema holds it, or what it should be."""
     type_ = meaning.type
+    if value is None:  # `bias: Tensor = None` too, as in torch
+        return Default(None, "None")
     if isinstance(type_, OptionalType):
-        if value is None:
-            return Default(None, "None")
         type_ = type_.element
     if meaning.choices is not None:
         return _choice(meaning.choices, value)
-    if value is None:
-        # Torch's own schemas allow it, and much code annotates `bias: Tensor = None`.
-        may = isinstance(type_, BaseType) and type_.name in _MAY_DEFAULT_TO_NONE
-        return Default(None, "None") if may else Mismatch("None only where the annotation says '| None'")
     if not isinstance(type_, ListType):
         return _plain_default(type_, value)
     if not isinstance(value, list | tuple) or (type_.size is not None and len(value) != type_.size):
         return Mismatch(f"a list or tuple{f' of {type_.size} values' if type_.size is not None else ''}")
     elements = []
     for element in value:
-        found = default_of(Meaning(type_.element), element)
+        optional = isinstance(type_.element, OptionalType)
+        found = (
+            default_of(Meaning(type_.element), element)
+            if optional or element is not None
+            else Mismatch("no None")
+        )
         if isinstance(found, Mismatch):
             return found
         elements.append(found)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin
 
 from opwright.defaults import Default, Mismatch
 from opwright.errors import RegistrationTypeError, SchemaError, layout
-from opwright.hints import Meaning, default_of, meaning_of, show, unwrap
+from opwright.hints import Meaning, default_of, flavours_in, meaning_of, show, unwrap
 from opwright.schema import (
     AliasInfo,
     Argument,
@@ -25,7 +25,7 @@ from opwright.schema import (
     Return,
     Type,
 )
-from opwright.signature import EMPTY, Parameter, Refused, read_signature
+from opwright.signature import EMPTY, Parameter, Refused, annotations_of, read_signature
 from opwright.tags import alias_returns
 
 if TYPE_CHECKING:
@@ -87,7 +87,10 @@ def infer_schema(
     >>> opwright.infer_schema(scale, mutates_args=())
     '(Tensor x, float factor=2.0) -> Tensor'
     """
-    return str(infer_function_schema(fn, mutates_args=mutates_args, op_name=op_name, tags=tags).schema)
+    inferred = infer_function_schema(
+        fn, mutates_args=mutates_args, op_name=op_name, tags=tags, implicit_optional=False
+    )
+    return str(inferred.schema)
 
 
 def infer_function_schema(
@@ -97,9 +100,14 @@ def infer_function_schema(
     mutates_args: str | Iterable[str],
     op_name: str | None = None,
     tags: Any = (),
+    implicit_optional: bool = True,
 ) -> Inferred:
-    """Return the schema and the flavour that an annotated function describes; see ``infer_schema``."""
-    reader = _Reader(fn, op_name)
+    """Return the schema and the flavour that an annotated function describes; see ``infer_schema``.
+
+    ``bias: Tensor = None`` becomes ``Tensor? bias=None``, which is what it means; torch's text, which
+    ``infer_schema`` gives, is ``Tensor bias=None``.
+    """
+    reader = _Reader(fn, op_name, implicit_optional=implicit_optional)
     mutated = _mutated_names(mutates_args)
     arguments = tuple(
         reader.argument(index, parameter, mutated) for index, parameter in enumerate(reader.parameters)
@@ -109,13 +117,32 @@ def infer_function_schema(
     name, _, overload = (op_name or "").partition(".")
     schema = FunctionSchema(name, overload, arguments, returns, is_tuple=is_tuple)
     schema = alias_returns(schema, tags, label=reader.label)
-    return Inferred(schema, reader.flavour())
+    return Inferred(schema, _one_flavour(reader.label, reader.flavours))
+
+
+def annotated_flavour(fn: Any) -> str | None:
+    """Return the flavour that the array annotations of a kernel or rule name, or None where there are none.
+
+    An annotation that cannot be evaluated, such as a name that only type checkers import, names none.
+
+    Raises
+    ------
+    RegistrationTypeError
+        If they name arrays of two frameworks.
+    """
+    annotations, scope = annotations_of(fn)
+    found: dict[str, str] = {}
+    for name, annotation in annotations.items():
+        for flavour in flavours_in(annotation, scope):
+            found.setdefault(flavour, "the return" if name == "return" else f"parameter {name}")
+    return _one_flavour(getattr(fn, "__qualname__", repr(fn)), found)
 
 
 class _Reader:
     """Reads one function; remembers the flavours that it meets, for the error that names two."""
 
-    def __init__(self, fn: Any, op_name: str | None) -> None:
+    def __init__(self, fn: Any, op_name: str | None, *, implicit_optional: bool) -> None:
+        self.implicit_optional = implicit_optional
         self.label = op_name or f"infer_schema({getattr(fn, '__qualname__', None) or type(fn).__qualname__})"
         self.flavours: dict[str, str] = {}
         try:
@@ -140,6 +167,13 @@ class _Reader:
         if mutated is None or name in mutated:
             type_ = _with_alias(type_, f"a{index}") if meaning.flavour is not None else type_
         written = None if default is EMPTY else self.default(name, meaning, default)
+        if (
+            written is not None
+            and default is None
+            and self.implicit_optional
+            and not isinstance(type_, OptionalType)
+        ):
+            type_ = OptionalType(type_)
         return Argument(name, type_, written, kwarg_only, meaning.choices)
 
     def meaning(self, annotation: Any, what: str, has: str) -> Meaning:
@@ -217,12 +251,13 @@ class _Reader:
             )
         return Return(meaning.type)
 
-    def flavour(self) -> str | None:
-        """Return the one flavour of the function's arrays, or None where it has none."""
-        if len(self.flavours) > 1:
-            (one, first), (two, second) = list(self.flavours.items())[:2]
-            _mixed(self.label, f"{first} is annotated with a {one} array and {second} with a {two} array")
-        return next(iter(self.flavours), None)
+
+def _one_flavour(label: str, found: dict[str, str]) -> str | None:
+    """The only flavour among those found, each with where it was found first."""
+    if len(found) > 1:
+        (one, first), (two, second) = list(found.items())[:2]
+        _mixed(label, f"{first} is annotated with a {one} array and {second} with a {two} array")
+    return next(iter(found), None)
 
 
 def _mixed(label: str, what: str) -> NoReturn:

@@ -155,6 +155,18 @@ def _inspected(fn: Any) -> Signature:
     return Signature(found, EMPTY if returned is inspect.Parameter.empty else returned, Scope(function))
 
 
+def annotations_of(fn: Any) -> tuple[dict[str, Any], Scope]:
+    """Return the annotations of anything callable, and their scope; none where they cannot be read."""
+    while hasattr(fn, "__wrapped__"):
+        fn = fn.__wrapped__
+    fn = _function_under(fn)
+    try:
+        found = getattr(fn, "__annotations__", None)
+    except NameError:  # Python 3.14 evaluates them here
+        found = None
+    return found if isinstance(found, dict) else {}, Scope(fn)
+
+
 def _function_under(fn: Any) -> Any:
     """The function whose module and closure the annotations of a callable belong to."""
     while isinstance(fn, partial):
