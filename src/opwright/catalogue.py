@@ -75,6 +75,8 @@ class FrameworkInfo:
         Public paths and flavours ``(module, qualname, flavour)`` of annotations that mean ``Tensor``.
     types
         Public paths and schema types ``(module, qualname, type)`` of its other annotations.
+    constants
+        Names of the frameworks whose arrays it takes beside its own, as constants.
     device_types
         The device types that its arrays live on, in torch's words; ``None`` for any.
     shares
@@ -86,8 +88,8 @@ class FrameworkInfo:
     """
 
     __slots__ = (
-        "annotations", "array_classes", "device_types", "distribution", "flavours", "install", "module",
-        "name", "package", "shares", "types",
+        "annotations", "array_classes", "constants", "device_types", "distribution", "flavours", "install",
+        "module", "name", "package", "shares", "types",
     )  # fmt: skip
     name: str
     package: str
@@ -95,6 +97,7 @@ class FrameworkInfo:
     array_classes: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str, str], ...]
     types: tuple[tuple[str, str, str], ...]
+    constants: tuple[str, ...]
     device_types: tuple[str, ...] | None
     shares: tuple[str, ...]
     flavours: tuple[str, ...]
@@ -110,6 +113,7 @@ class FrameworkInfo:
         array_classes: tuple[tuple[str, str], ...],
         annotations: tuple[tuple[str, str, str], ...] = (),
         types: tuple[tuple[str, str, str], ...] = (),
+        constants: tuple[str, ...] = (),
         device_types: tuple[str, ...] | None = None,
         shares: tuple[str, ...] = (),
         flavours: tuple[str, ...] | None = None,
@@ -123,6 +127,7 @@ class FrameworkInfo:
             "array_classes": tuple(array_classes),
             "annotations": tuple(annotations),
             "types": tuple(types),
+            "constants": tuple(constants),
             "device_types": None if device_types is None else tuple(device_types),
             "shares": tuple(shares),
             "flavours": (name,) if flavours is None else tuple(flavours),
@@ -189,6 +194,8 @@ _BUILT_IN = (
         module="opwright.frameworks.jax",
         array_classes=(("jax", "Array"), ("jax.core", "Tracer")),
         annotations=(("jax", "Array", "jax"),),
+        types=(("jax", "Device", "Device"),),
+        constants=("numpy",),
         device_types=("cpu", "cuda", "tpu"),
         shares=("cpu", "cuda"),
         install="pip install 'opwright[jax]'",
@@ -273,13 +280,10 @@ def framework_of_class(cls: type) -> FrameworkInfo | None:
 def framework_of_value(value: object) -> FrameworkInfo | None:
     """Return the framework of an array, or of a dtype, device or layout object, or None."""
     cls = value if isinstance(value, type) else type(value)
-    info = framework_of_class(cls)
-    if info is not None:
-        return info
     for info in _infos:
         if loaded(info) and any(_descends(cls, *path[:2]) for path in info.types):
             return info
-    return None
+    return framework_of_class(cls)
 
 
 def schema_type_of_class(cls: type) -> tuple[str, str | None] | None:

@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 from opwright.errors import SchemaError, layout
 from opwright.schema import AliasInfo, BaseType, FunctionSchema, Return
 
 _TENSOR = BaseType("Tensor")
+
+
+class Tag(Enum):
+    """Tags of an operator, under torch's names; torch's own and plain strings are taken as well."""
+
+    core = "core"
+    cudagraph_unsafe = "cudagraph_unsafe"
+    data_dependent_output = "data_dependent_output"
+    dynamic_output_shape = "dynamic_output_shape"
+    flexible_layout = "flexible_layout"
+    generated = "generated"
+    inplace = "inplace"
+    inplace_view = "inplace_view"
+    maybe_aliasing_or_mutating = "maybe_aliasing_or_mutating"
+    needs_contiguous_strides = "needs_contiguous_strides"
+    needs_exact_strides = "needs_exact_strides"
+    needs_fixed_stride_order = "needs_fixed_stride_order"
+    nondeterministic_bitwise = "nondeterministic_bitwise"
+    nondeterministic_seeded = "nondeterministic_seeded"
+    out = "out"
+    pointwise = "pointwise"
+    pt2_compliant_tag = "pt2_compliant_tag"
+    reduction = "reduction"
+    view_copy = "view_copy"
 
 
 def tag_names(tags: Any) -> frozenset[str]:
