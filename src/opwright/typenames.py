@@ -55,6 +55,7 @@ def hint_for(word: str, rest: Sequence[str]) -> str | None:
     Returns None for a name that nothing known is close to.
     """
     inner = rest[1] if len(rest) > 1 and rest[0] in ("[", "<", "(") and rest[1][:1].isalpha() else ""
+    inner = "int[]" if inner in _LISTS else _INSTEAD.get(inner, inner).partition("`")[0]
     bare = word.removeprefix("typing.")
     if bare in _LISTS and (inner or bare[0].isupper() or bare == "list"):
         return f"use `{inner or 'int'}[]` instead of `{word}{_bracketed(rest)}`"
@@ -73,7 +74,7 @@ def hint_for(word: str, rest: Sequence[str]) -> str | None:
     if word[:1].isupper():
         from difflib import get_close_matches
 
-        close = get_close_matches(word, BASE_TYPES | GENERIC_TYPES.keys(), n=1)
+        close = get_close_matches(word, BASE_TYPES | GENERIC_TYPES.keys(), n=1, cutoff=0.8)
         if close:
             return f"use `{close[0]}` instead of `{word}`"
     return None

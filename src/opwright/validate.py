@@ -8,10 +8,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from opwright.defaults import Mismatch
 from opwright.errors import SchemaError, SchemaSyntaxError, layout
 from opwright.qualname import name_problem
 from opwright.schema import GenericType
+from opwright.tokens import visible
 from opwright.typenames import BASE_TYPES, hint_for
 
 TYPE_CHECKING = False
@@ -20,6 +23,15 @@ if TYPE_CHECKING:
     from enum import Enum
 
     from opwright.schema import Argument, FunctionSchema, Type
+
+
+class _Problem(NamedTuple):
+    """One thing that is wrong, what is allowed instead, and how to get there."""
+
+    what: str
+    expected: str
+    fix: str | None = None
+    kind: type[SchemaError] = SchemaError
 
 
 def validate(schema: FunctionSchema) -> None:
@@ -49,25 +61,18 @@ def validate(schema: FunctionSchema) -> None:
     ]
     if not problems:
         return
-    what, expected, fix, kind = next((p for p in problems if p[3] is SchemaSyntaxError), problems[0])
-    title = ascii(schema.qualname)[1:-1] or "schema"
-    others = [problem[0] for problem in problems if problem[0] != what]
-    also = "".join(f"\n  also: {other}" for other in others)
-    raise kind(layout(f"{title}: {what}", expected=expected, got=ascii(str(schema))[1:-1], fix=fix) + also)
-
-
-_Problem = tuple[str, str, "str | None", type[SchemaError]]
-
-
-def _problem(what: str, expected: str, fix: str | None = None) -> _Problem:
-    return what, expected, fix, SchemaError
+    first = next((problem for problem in problems if problem.kind is SchemaSyntaxError), problems[0])
+    title, text = visible(schema.qualname) or "schema", visible(str(schema))
+    message = layout(f"{title}: {first.what}", expected=first.expected, got=text, fix=first.fix)
+    others = dict.fromkeys(problem.what for problem in problems if problem.what != first.what)
+    raise first.kind(message + "".join(f"\n  also: {other}" for other in others))
 
 
 def _name_problems(schema: FunctionSchema) -> Iterator[_Problem]:
     if schema.name:
         namespace, separator, name = schema.name.partition("::")
         if not separator:
-            yield _problem("the name has no namespace", "namespace::name")
+            yield _Problem("the name has no namespace", "namespace::name")
             return
         parts = [("namespace", namespace), ("name", name)]
         if schema.overload:
@@ -75,11 +80,11 @@ def _name_problems(schema: FunctionSchema) -> Iterator[_Problem]:
         for what, part in parts:
             problem = name_problem(part)
             if problem is not None:
-                yield _problem(
+                yield _Problem(
                     f"the {what} {part!a} {problem}", "namespace::name.overload of Python identifiers"
                 )
     if schema.overload == "default":
-        yield _problem("an overload cannot be named 'default'", "no overload name, which means the same")
+        yield _Problem("an overload cannot be named 'default'", "no overload name, which means the same")
 
 
 def _argument_problems(schema: FunctionSchema) -> Iterator[_Problem]:
@@ -88,9 +93,9 @@ def _argument_problems(schema: FunctionSchema) -> Iterator[_Problem]:
         problem = name_problem(argument.name)
         if problem is not None:
             fix = f"name it {argument.name}_" if argument.name.isidentifier() else None
-            yield _problem(f"the argument name {argument.name!a} {problem}", "a Python identifier", fix)
+            yield _Problem(f"the argument name {argument.name!a} {problem}", "a Python identifier", fix)
         if argument.name in seen:
-            yield _problem(f"two arguments are named {argument.name}", "each name once")
+            yield _Problem(f"two arguments are named {argument.name}", "each name once")
         seen.add(argument.name)
         yield from _type_problems(f"argument {argument.name}", argument.type)
         yield from _default_problems(argument)
@@ -102,7 +107,7 @@ def _type_problems(where: str, type_: Type) -> Iterator[_Problem]:
         if base.name not in BASE_TYPES and "." not in base.name:
             what = f"{where} has the type {base.name}, which is unknown (unknown type specifier)"
             expected = "a type of the schema language, such as Tensor, int, float, bool, Scalar or SymInt"
-            yield what, expected, hint_for(base.name, ()), SchemaSyntaxError
+            yield _Problem(what, expected, hint_for(base.name, ()), SchemaSyntaxError)
 
 
 def _default_problems(argument: Argument) -> Iterator[_Problem]:
@@ -115,7 +120,7 @@ def _default_problems(argument: Argument) -> Iterator[_Problem]:
         fits = default.value in choices if isinstance(choices, tuple) else isinstance(default.value, choices)
         if not fits:
             allowed = map(repr, choices) if isinstance(choices, tuple) else _members(choices)
-            yield _problem(
+            yield _Problem(
                 f"the default {default.text} of argument {argument.name} is not among its choices",
                 "one of " + ", ".join(allowed),
             )
@@ -126,7 +131,7 @@ def _default_problems(argument: Argument) -> Iterator[_Problem]:
         if default.value is None and not argument.is_optional:
             fix = f"write {argument.type}? {argument.name}=None"
         what = f"the default {default.text} of argument {argument.name} is not of type {argument.type}"
-        yield _problem(what, value.expected, fix)
+        yield _Problem(what, value.expected, fix)
 
 
 def _members(choices: type[Enum] | type) -> Iterator[str]:
@@ -138,14 +143,14 @@ def _mutation_problems(argument: Argument) -> Iterator[_Problem]:
     if not written:
         return
     if not argument.has_tensors:
-        yield _problem(
+        yield _Problem(
             f"argument {name} of type {argument.type} is marked as mutated",
             "mutation of Tensors only",
             "remove the '!'; what a kernel returns is new",
         )
         return
     if any(not alias.before or "*" in alias.before for alias in written):
-        yield _problem(
+        yield _Problem(
             f"argument {name} is mutated, but its alias set has no name",
             "a named set of its own",
             f"name the set: Tensor({name}!)",
@@ -154,21 +159,21 @@ def _mutation_problems(argument: Argument) -> Iterator[_Problem]:
 
 def _order_problems(schema: FunctionSchema) -> Iterator[_Problem]:
     if schema.is_vararg or schema.is_varret:
-        yield _problem("'...' stands for any number of values", "a fixed list of arguments and returns")
+        yield _Problem("'...' stands for any number of values", "a fixed list of arguments and returns")
     keyword_only = defaulted = ""
     for argument in schema.arguments:
         if argument.kwarg_only:
             keyword_only = argument.name
             continue
         if keyword_only:
-            yield _problem(
-                f"argument {argument.name} can be passed by position but follows {keyword_only}, which cannot",
+            yield _Problem(
+                f"argument {argument.name} is not keyword-only but follows {keyword_only}, which is",
                 "keyword-only arguments last",
             )
         if argument.default is not None:
             defaulted = argument.name
         elif defaulted:
-            yield _problem(
+            yield _Problem(
                 f"argument {argument.name} has no default but follows {defaulted}, which has one",
                 "arguments with defaults last",
                 f"give {argument.name} a default, move it forward, or put '*' before it",
@@ -176,34 +181,28 @@ def _order_problems(schema: FunctionSchema) -> Iterator[_Problem]:
 
 
 def _return_problems(schema: FunctionSchema) -> Iterator[_Problem]:
-    known = {
-        name for argument in schema.arguments for alias in argument.type.aliases() for name in alias.before
-    }
-    written = {
-        name
-        for argument in schema.mutated
-        for alias in argument.type.aliases()
-        if alias.is_write
-        for name in alias.before
-    }
+    aliases = [alias for argument in schema.arguments for alias in argument.type.aliases()]
+    known = {name for alias in aliases for name in alias.before}
+    written = {name for alias in aliases if alias.is_write for name in alias.before}
     seen = set()
     for number, entry in enumerate(schema.returns):
         where = f"return {entry.name or number}"
         yield from _type_problems(where, entry.type)
         if isinstance(entry.type, GenericType) and not entry.type.name:
-            yield _problem(f"{where} is a tuple inside the returns", "returns side by side")
+            yield _Problem(f"{where} is a tuple inside the returns", "returns side by side")
         if entry.name:
             problem = name_problem(entry.name)
             if problem is not None:
-                yield _problem(f"the return name {entry.name!a} {problem}", "a Python identifier")
+                yield _Problem(f"the return name {entry.name!a} {problem}", "a Python identifier")
             if entry.name in seen:
-                yield _problem(f"two returns are named {entry.name}", "each name once")
+                yield _Problem(f"two returns are named {entry.name}", "each name once")
             seen.add(entry.name)
         for alias in entry.type.aliases():
             if not known.intersection(alias.before) and "*" not in alias.before:
-                yield _problem(f"{where} is in the alias set {alias}, which no argument has", _sets(known))
+                what = f"{where} is in the alias set {alias}, which no argument has"
+                yield _Problem(what, _sets(known))
             elif alias.is_write and not written.intersection(alias.before):
-                yield _problem(
+                yield _Problem(
                     f"{where} is marked {alias}, but no argument of that set is mutated", _sets(written)
                 )
 

@@ -1,0 +1,104 @@
+"""Opwright: define an array operator once, and use it in NumPy, PyTorch, JAX and CuPy.
+
+Names are imported on first use, so that ``import opwright`` costs next to nothing and never imports an
+array library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from opwright import errors as errors
+    from opwright.catalogue import Array as Array
+    from opwright.checks.runner import opcheck as opcheck
+    from opwright.custom_ops import custom_op as custom_op
+    from opwright.dispatch import attach as attach
+    from opwright.fakes import FakeArray as FakeArray
+    from opwright.fakes import empty as empty
+    from opwright.fakes import empty_like as empty_like
+    from opwright.fakes import get_ctx as get_ctx
+    from opwright.infer import infer_schema as infer_schema
+    from opwright.kernel_access import get_kernel as get_kernel
+    from opwright.library import Library as Library
+    from opwright.library import define as define
+    from opwright.library import impl as impl
+    from opwright.modes import DispatchMode as DispatchMode
+    from opwright.modes import autocast as autocast
+    from opwright.namespaces import array_namespace as array_namespace
+    from opwright.operator import Operator as Operator
+    from opwright.operator import OperatorPacket as OperatorPacket
+    from opwright.operator import ops as ops
+    from opwright.register import impl_abstract as impl_abstract
+    from opwright.register import register_autocast as register_autocast
+    from opwright.register import register_autograd as register_autograd
+    from opwright.register import register_fake as register_fake
+    from opwright.register import register_jvp as register_jvp
+    from opwright.register import register_kernel as register_kernel
+    from opwright.register import register_samples as register_samples
+    from opwright.register import register_torch_dispatch as register_torch_dispatch
+    from opwright.register import register_vmap as register_vmap
+    from opwright.registry import Handle as Handle
+    from opwright.report import Report as Report
+    from opwright.tags import Tag as Tag
+    from opwright.targets import fallthrough_kernel as fallthrough_kernel
+    from opwright.transforms import jvp as jvp
+    from opwright.transforms import vjp as vjp
+    from opwright.transforms import vmap as vmap
+
+_HOMES = {
+    "Array": "catalogue",
+    "DispatchMode": "modes",
+    "FakeArray": "fakes",
+    "Handle": "registry",
+    "Library": "library",
+    "Operator": "operator",
+    "OperatorPacket": "operator",
+    "Report": "report",
+    "Tag": "tags",
+    "array_namespace": "namespaces",
+    "attach": "dispatch",
+    "autocast": "modes",
+    "custom_op": "custom_ops",
+    "define": "library",
+    "empty": "fakes",
+    "empty_like": "fakes",
+    "fallthrough_kernel": "targets",
+    "get_ctx": "fakes",
+    "get_kernel": "kernel_access",
+    "impl": "library",
+    "impl_abstract": "register",
+    "infer_schema": "infer",
+    "jvp": "transforms",
+    "opcheck": "checks.runner",
+    "ops": "operator",
+    "register_autocast": "register",
+    "register_autograd": "register",
+    "register_fake": "register",
+    "register_jvp": "register",
+    "register_kernel": "register",
+    "register_samples": "register",
+    "register_torch_dispatch": "register",
+    "register_vmap": "register",
+    "vjp": "transforms",
+    "vmap": "transforms",
+}
+
+__all__ = [*_HOMES, "errors"]  # noqa: PLE0604  (the table is the one list of public names)
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        if name == "errors":
+            return import_module("opwright.errors")
+        raise AttributeError(f"module 'opwright' has no attribute {name!r}")
+    value = getattr(import_module(f"opwright.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,176 @@
+"""``custom_op``: an annotated function becomes an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec, TypeVar, overload
+
+from opwright import catalogue
+from opwright.errors import RegistrationTypeError, SchemaError, layout
+from opwright.infer import infer_function_schema
+from opwright.library import commit_definition
+from opwright.operator import Operator
+from opwright.overload import Kernel
+from opwright.parse import parse_schema
+from opwright.qualname import parse_qualname
+from opwright.rules.base import names, require_signature
+from opwright.schema import FunctionSchema
+from opwright.source import source_of
+from opwright.tags import check_tags, tag_names
+from opwright.targets import annotated_flavour_of, check_lives_on, device_keys, known_flavour, require_device
+from opwright.validate import validate
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def custom_op(
+    name: str,
+    fn: None = None,
+    /,
+    *,
+    mutates_args: str | Iterable[str],
+    device_types: str | Sequence[str] | None = None,
+    schema: str | None = None,
+    tags: Any = None,
+    flavour: str | None = None,
+    non_differentiable: bool = False,
+) -> Callable[[Callable[P, R]], Operator[P, R]]: ...
+@overload
+def custom_op(
+    name: str,
+    fn: Callable[P, R],
+    /,
+    *,
+    mutates_args: str | Iterable[str],
+    device_types: str | Sequence[str] | None = None,
+    schema: str | None = None,
+    tags: Any = None,
+    flavour: str | None = None,
+    non_differentiable: bool = False,
+) -> Operator[P, R]: ...
+def custom_op(
+    name: str,
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    mutates_args: str | Iterable[str],
+    device_types: str | Sequence[str] | None = None,
+    schema: str | None = None,
+    tags: Any = None,
+    flavour: str | None = None,
+    non_differentiable: bool = False,
+) -> Any:
+    """Make an operator of a function.
+
+    Parameters
+    ----------
+    name
+        ``"ns::name"``, or ``"ns::name.overload"``. Defining a name again replaces the operator; handles of
+        the old one then say that they are stale.
+    fn
+        The function, its parameters and return annotated; left out, this is a decorator.
+    mutates_args
+        Names of the arguments that the function writes to, or ``"unknown"`` for every array.
+    device_types
+        Device types that the function is for; ``None`` for every one.
+    schema
+        The schema from its opening parenthesis, instead of one inferred from the annotations.
+    tags
+        One tag or several, of Opwright, of torch, or by name.
+    flavour
+        The arrays that the body takes, where the annotations do not say.
+    non_differentiable
+        Declares that no output has a gradient.
+
+    Returns
+    -------
+    Operator
+        Callable as the function is, with arrays of any framework.
+
+    Raises
+    ------
+    ValueError
+        If the name, an annotation, the schema, a tag or ``mutates_args`` is not valid.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import opwright as ow
+    >>> @ow.custom_op("docs::half", mutates_args=())
+    ... def half(x: np.ndarray) -> np.ndarray:
+    ...     return x / 2
+    >>> half(np.ones(2))
+    array([0.5, 0.5])
+    """
+    parse_qualname(name)
+
+    def define(fn: Callable[..., Any]) -> Operator[..., Any]:
+        if not callable(fn):
+            raise RegistrationTypeError(layout(f"custom_op({name!r}) decorates a function", got=repr(fn)))
+        parsed, inferred = _schema_of(name, fn, mutates_args, schema, tags)
+        chosen = known_flavour(flavour) if flavour is not None else inferred or catalogue.ARRAY_API
+        keys = device_keys(device_types)
+        source = source_of(fn)
+        require_device(parsed, keys, source)
+        for key in keys:
+            check_lives_on(f"kernel of {parsed.qualname} for {key}", chosen, key, source)
+        record = commit_definition(
+            parsed,
+            flavour=chosen,
+            source=source,
+            module=getattr(fn, "__module__", None) or "__main__",
+            tags=tuple(sorted(tag_names(tags) | {"pt2_compliant_tag"})),
+            fn=fn,
+            kernels=tuple(Kernel(fn, key, chosen, source) for key in keys),
+            non_differentiable=non_differentiable,
+            replace_=True,
+        )
+        operator: Operator[..., Any] = record.operator
+        return operator
+
+    return define if fn is None else define(fn)
+
+
+def _schema_of(
+    name: str, fn: Callable[..., Any], mutates_args: str | Iterable[str], schema: str | None, tags: Any
+) -> tuple[FunctionSchema, str | None]:
+    """Return the validated schema, and the flavour that annotations name."""
+    if schema is None:
+        inferred = infer_function_schema(fn, mutates_args=mutates_args, op_name=name, tags=tag_names(tags))
+        validate(inferred.schema)
+        return inferred.schema, inferred.flavour
+    if not schema.lstrip().startswith("("):
+        raise SchemaError(layout(f"{name}: schema= must start with a parenthesis", got=repr(schema)))
+    parsed = parse_schema(name + schema.strip())
+    validate(parsed)
+    _check_mutated(parsed, mutates_args)
+    check_tags(parsed, tags or (), label=name)
+    positional, keyword_only = names(parsed)
+    require_signature(f"kernel of {parsed.qualname}", fn, positional, keyword_only)
+    return parsed, annotated_flavour_of(fn)
+
+
+def _check_mutated(schema: FunctionSchema, mutates_args: str | Iterable[str]) -> None:
+    """Raise where ``mutates_args`` and the schema's alias annotations name other arguments."""
+    if mutates_args == "unknown":
+        return
+    if isinstance(mutates_args, str):
+        raise SchemaError(
+            layout(
+                f"{schema.qualname}: mutates_args must be an iterable of names, or 'unknown'",
+                got=f"the string {mutates_args!r}",
+                fix=f"write mutates_args=({mutates_args!r},)",
+            )
+        )
+    given, declared = set(mutates_args), {argument.name for argument in schema.mutated}
+    if given != declared:
+        raise SchemaError(
+            layout(
+                f"{schema.qualname}: mutates_args and the schema name other arguments as mutated",
+                expected=f"{', '.join(sorted(declared)) or 'none'} (the schema's alias annotations)",
+                got=", ".join(sorted(given)) or "none",
+                fix="make them agree",
+            )
+        )

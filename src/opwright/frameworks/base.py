@@ -1,0 +1,168 @@
+"""What a framework is to the engine: the protocol, the loaded ones, and bridges between two of them.
+
+To add a framework: a ``FrameworkInfo`` in the catalogue, or in the entry point group
+``opwright.frameworks``, whose module holds ``FRAMEWORK``, an instance of a final subclass of
+``Framework``. The engine is not touched.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from opwright import catalogue
+from opwright.errors import RegistrationError, UnsupportedError, layout
+from opwright.overload import Kernel, OpOverload
+
+RULE_KINDS = ("fake", "autograd", "jvp", "vmap", "autocast", "torch_dispatch", "functionalization")
+"""The kinds of rule that every framework lowers or declares unsupported with a reason."""
+
+
+class Framework(ABC):
+    """Recognises a library's arrays and lowers overloads into that library's own mechanism.
+
+    ``lowered`` has a line on how each kind of rule is lowered, ``unsupported`` a reason for each that is
+    not; together they cover ``RULE_KINDS``.
+    """
+
+    name: ClassVar[str]
+    flavour: ClassVar[str]
+    lowered: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
+
+    @abstractmethod
+    def device_type(self, array: Any) -> str:
+        """Return the device type that an array is on, in torch's words."""
+
+    @abstractmethod
+    def specialise(self, record: OpOverload, values: Sequence[Any]) -> Callable[..., Any]:
+        """Return the callable for calls whose first array has the class of the one in ``values``.
+
+        ``values`` holds every argument in schema order, defaults filled in. The callable takes them by
+        position, checks what the class of the first array does not tell, and never trusts ``values``.
+        It raises ``NoKernelError`` where no kernel can take such arrays.
+        """
+
+    @abstractmethod
+    def to_numpy(self, array: Any) -> Any:
+        """Return a NumPy array of the same memory where it is on the CPU, else a copy."""
+
+    @abstractmethod
+    def from_numpy(self, array: Any) -> Any:
+        """Return an array of this framework of a NumPy array, of the same memory where possible."""
+
+    @abstractmethod
+    def from_dlpack(self, array: Any) -> Any:
+        """Return an array of this framework of any array that exports DLPack, of the same memory."""
+
+    def attach(self, record: OpOverload) -> None:
+        """Define the overload in the framework's own machinery; called once, before the first call."""
+
+    def changed(self, event: str, record: OpOverload, item: Any) -> None:
+        """Hear of a change to a record: ``undefine``, ``add``, ``remove`` or ``enable``."""
+
+    def lookup(self, target: Any) -> OpOverload | None:
+        """Return the record of an operator in the framework's own dispatcher, by name or object, or None."""
+        return None
+
+    def native(self, record: OpOverload) -> Any:
+        """Return the framework's own object for an overload."""
+        raise UnsupportedError(layout(f"{self.name} has no operator object for {record.qualname}"))
+
+    def get_kernel(self, record: OpOverload, key: str) -> Any:
+        """Return the kernel in force at a key for an operator in the framework's own dispatcher."""
+        raise UnsupportedError(layout(f"{self.name} has no kernels of its own for {record.qualname}"))
+
+    def convert(self, kind: str, value: Any) -> Any:
+        """Return this framework's own object for a dtype (``ScalarType``) or device (``Device``)."""
+        return value
+
+
+_loaded: dict[str, Framework] = {}
+
+
+def loaded() -> list[Framework]:
+    """Return the frameworks whose module of ours is loaded."""
+    return list(_loaded.values())
+
+
+def load(name: str) -> Framework:
+    """Return a framework, its module imported on first use.
+
+    Raises
+    ------
+    RegistrationError
+        If the framework's package is not installed; the message has the line that installs it.
+    """
+    framework = _loaded.get(name)
+    if framework is None:
+        info = catalogue.get(name)
+        try:
+            module = importlib.import_module(info.module)
+        except ModuleNotFoundError as error:
+            if error.name != info.package:
+                raise
+            raise RegistrationError(
+                layout(f"framework {name} needs the package {info.package}", fix=info.install)
+            ) from error
+        framework = _loaded.setdefault(name, module.FRAMEWORK)
+    return framework
+
+
+def of_flavour(flavour: str) -> Framework:
+    """Return the framework that a flavour belongs to."""
+    for info in catalogue.frameworks():
+        if flavour in info.flavours:
+            return load(info.name)
+    return load(flavour)
+
+
+def ensure_attached(framework: Framework, record: OpOverload) -> None:
+    """Attach a record to a framework unless it is."""
+    if framework.name not in record.lowered:
+        record.lowered[framework.name] = None
+        try:
+            framework.attach(record)
+        except BaseException:
+            record.lowered.pop(framework.name, None)
+            raise
+
+
+def bridge(kernel: Kernel, framework: Framework) -> Callable[..., Any]:
+    """Return a function that runs a kernel of another flavour on a framework's arrays.
+
+    Arrays go over by DLPack, or by NumPy's own memory, without a copy; lists are converted element by
+    element, everything else passes through.
+    """
+    if kernel.flavour in (framework.flavour, catalogue.ARRAY_API):
+        return kernel.fn
+    other = of_flavour(kernel.flavour)
+    there, back = _crossing(framework, other), _crossing(other, framework)
+    fn = kernel.fn
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        out = fn(*map(there, args), **{name: there(value) for name, value in kwargs.items()})
+        return back(out)
+
+    return call
+
+
+def _crossing(giver: Framework, taker: Framework) -> Callable[[Any], Any]:
+    """Return the function that turns a giver's arrays into a taker's, in lists and tuples too."""
+    if taker.flavour == "numpy":
+        one = giver.to_numpy
+    elif giver.flavour == "numpy":
+        one = taker.from_numpy
+    else:
+        one = taker.from_dlpack
+
+    def cross(value: Any) -> Any:
+        if value.__class__ in (list, tuple):
+            return value.__class__(map(cross, value))
+        info = catalogue.framework_of_class(value.__class__)
+        return one(value) if info is not None and info.name == giver.name else value
+
+    return cross

@@ -1,0 +1,239 @@
+"""From what a registration names to a record, a dispatch key and a flavour; one kernel, validated."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from opwright import catalogue, registry
+from opwright.errors import RegistrationError, RegistrationTypeError, RegistrationValueError, layout
+from opwright.frameworks.base import load
+from opwright.keys import DEFAULT, device_of, key_of, resolve_key
+from opwright.overload import Kernel, OpOverload
+from opwright.registry import Handle, Pending
+from opwright.rules.base import names, require_signature
+from opwright.schema import FunctionSchema
+from opwright.source import caller, source_of
+
+
+def key_of_name(name: str) -> str:
+    """Return ``ns::name.overload`` with ``default`` spelled out, the name checked."""
+    from opwright.qualname import parse_qualname
+
+    namespace, base, overload = parse_qualname(name)
+    return f"{namespace}::{base}.{overload or 'default'}"
+
+
+def find(target: Any) -> OpOverload | None:
+    """Return the record of a name, an operator, a packet, or a framework's own operator; None if unknown.
+
+    Raises
+    ------
+    RegistrationTypeError
+        If ``target`` is none of these.
+    """
+    record = getattr(target, "_record", None)
+    if isinstance(record, OpOverload):
+        registry.require_live(record)
+        return record
+    if isinstance(target, str):
+        record = registry.records.get(key_of_name(target))
+        if record is not None:
+            return record
+    for info in catalogue.known():
+        if catalogue.loaded(info):
+            record = load(info.name).lookup(target)
+            if record is not None:
+                return record
+    if isinstance(target, str):
+        return None
+    raise RegistrationTypeError(
+        layout(
+            "not an operator",
+            expected="a name such as 'mylib::op', an operator, or an operator of a framework's own",
+            got=f"{target!r} of type {type(target).__name__}",
+        )
+    )
+
+
+def require(target: Any) -> OpOverload:
+    """Return the record of a target.
+
+    Raises
+    ------
+    RegistrationError
+        If there is no such operator; the message lists registrations that wait for it.
+    """
+    record = find(target)
+    if record is not None:
+        return record
+    waiting = registry.pending.get(key_of_name(target), ())
+    raise RegistrationError(
+        layout(
+            f"no such operator: {target}",
+            got="; ".join(f"{entry.what} waits for it ({entry.source})" for entry in waiting) or None,
+            fix="define it first, with opwright.custom_op or Library.define, or import the module that does",
+        )
+    )
+
+
+def known_flavour(flavour: str) -> str:
+    """Return a flavour that was given by name, or raise where there is none of that name."""
+    if flavour not in catalogue.flavours():
+        expected = ", ".join(catalogue.flavours())
+        raise RegistrationValueError(layout(f"{flavour!r} is not a flavour", expected=expected))
+    return flavour
+
+
+def annotated_flavour_of(fn: Any) -> str | None:
+    """Return the flavour that a function's annotations name, or None; most rules have no annotations."""
+    if not getattr(fn, "__annotations__", None):
+        return None
+    from opwright.infer import annotated_flavour
+
+    return annotated_flavour(fn)
+
+
+def flavour_of(fn: Any, record: OpOverload, explicit: str | None, *, kernel: bool) -> str:
+    """Return the flavour of a kernel or rule: given, annotated, or that of the definition.
+
+    Rules of a ``numpy`` definition are ``array_api``: they run on the caller's own arrays.
+    """
+    if explicit is not None:
+        return known_flavour(explicit)
+    annotated = annotated_flavour_of(fn)
+    if annotated is not None:
+        return annotated
+    if kernel or record.flavour in ("torch", "jax", "cupy"):
+        return record.flavour
+    return catalogue.ARRAY_API
+
+
+def or_wait(target: Any, what: str, fn: Any, apply: Callable[[OpOverload], Handle]) -> Handle:
+    """Register now, or once the operator of that name is defined."""
+    record = find(target)
+    if record is not None:
+        return apply(record)
+    return registry.wait(key_of_name(target), Pending(f"{what} of {target}", source_of(fn), apply), fn)
+
+
+def require_callable(what: str, fn: Any) -> None:
+    """Raise a TypeError where a registration is given something that cannot be called."""
+    if not callable(fn):
+        raise RegistrationTypeError(layout(f"{what} must be a function", got=f"{fn!r} of type {type(fn).__name__}"))
+
+
+def add_kernel(
+    record: OpOverload,
+    key: str,
+    fn: Callable[..., Any],
+    *,
+    flavour: str | None = None,
+    with_keyset: bool = False,
+    allow_override: bool = True,
+) -> Handle:
+    """Validate and commit one kernel at a dispatch key."""
+    what = f"kernel of {record.qualname} for {key}"
+    require_callable(what, fn)
+    positional, keyword_only = names(record.schema)
+    leading = ["keyset"] if with_keyset else []
+    if not is_fallthrough(fn):
+        require_signature(what, fn, [*leading, *positional], keyword_only)
+    chosen = flavour_of(fn, record, flavour, kernel=True)
+    check_lives_on(what, chosen, key, source_of(fn))
+    kernel = Kernel(fn, key, chosen, source_of(fn), with_keyset=with_keyset)
+    return registry.add_kernel(record, kernel, allow_override=allow_override)
+
+
+def check_lives_on(what: str, flavour: str, key: str, source: str) -> None:
+    """Raise where arrays of a flavour are never on the device of a kernel's key."""
+    device_type = device_of(key)
+    if device_type is not None and device_type != "meta" and not catalogue.lives_on(flavour, device_type):
+        raise RegistrationValueError(
+            layout(
+                f"{what} has flavour {flavour}, whose arrays are never on {device_type}",
+                registered=source,
+                fix=f"annotate it with arrays that can be on {device_type}, or pass flavour=",
+            )
+        )
+
+
+def fallthrough_kernel() -> None:
+    """Stand for "skip this dispatch key"; register it as a kernel or fallback, it is never called."""
+    raise NotImplementedError("fallthrough_kernel is a marker to register, not a function to call")
+
+
+def is_fallthrough(fn: Any) -> bool:
+    """Return whether a kernel is the fallthrough marker."""
+    return fn is fallthrough_kernel
+
+
+def warn_of_own_fake(record: OpOverload) -> None:
+    """Warn where a fake is registered for an operator whose tag gives it one already."""
+    for tag in ("inplace", "out"):
+        if tag in record.tags:
+            warnings.warn(
+                f"{record.qualname} has a fake by its Tag.{tag}; the one that is registered now covers it",
+                UserWarning,
+                stacklevel=caller()[1],
+            )
+
+
+def require_differentiable(record: OpOverload) -> None:
+    """Raise where an operator's tag rules a gradient out.
+
+    Raises
+    ------
+    RegistrationError
+        If the operator has the ``out`` tag.
+    """
+    if "out" in record.tags:
+        raise RegistrationError(
+            layout(
+                f"{record.qualname} has Tag.out: its out arguments are overwritten, so it has no gradient",
+                registered=record.source,
+                fix="define a functional operator, register its gradient, and let this one call it",
+            )
+        )
+
+
+def device_keys(device_types: Any) -> list[str]:
+    """Return the dispatch keys of ``None`` (every device), one device type, or several."""
+    if device_types is None:
+        return [DEFAULT]
+    several = [device_types] if isinstance(device_types, str) else list(device_types)
+    keys = [key_of(one) if isinstance(one, str) else None for one in several]
+    if None in keys:
+        bad = several[keys.index(None)]
+        resolve_key(str(bad).lower() + "?")
+    return list(dict.fromkeys(key for key in keys if key is not None))
+
+
+@contextmanager
+def all_or_none() -> Iterator[list[Handle]]:
+    """Collect handles; where the block raises, destroy those made so far."""
+    handles: list[Handle] = []
+    with registry.lock:
+        try:
+            yield handles
+        except BaseException:
+            for handle in reversed(handles):
+                handle.destroy()
+            raise
+
+
+def require_device(schema: FunctionSchema, keys: list[str], source: str) -> None:
+    """Raise where an operator without Tensor inputs has device kernels and no ``device`` parameter."""
+    if keys == [DEFAULT] or any(argument.has_tensors for argument in schema.arguments):
+        return
+    if not any(a.name == "device" and a.base == "Device" for a in schema.arguments):
+        raise RegistrationValueError(
+            layout(
+                f"{schema.qualname} has no Tensor inputs, so kernels for device types cannot be told apart",
+                expected="a parameter 'device: torch.device' (schema: Device device)",
+                got=str(schema),
+                registered=source,
+            )
+        )
