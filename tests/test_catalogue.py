@@ -377,8 +377,8 @@ def test_a_distribution_may_ask_for_classes_while_it_loads(monkeypatch, toy):
     [
         (ImportError("no module toyarrays"), "ImportError: no module toyarrays"),
         (
-            "no info",
-            "RegistrationTypeError: a framework is described by a FrameworkInfo\n  got: 'no info' of type str",
+            "it",
+            "RegistrationTypeError: a framework is described by a FrameworkInfo\n  got: 'it' of type str",
         ),
     ],
 )

@@ -256,7 +256,7 @@ def _one_flavour(label: str, found: dict[str, str]) -> str | None:
     """The only flavour among those found, each with where it was found first."""
     if len(found) > 1:
         (one, first), (two, second) = list(found.items())[:2]
-        _mixed(label, f"{first} is annotated with a {one} array and {second} with a {two} array")
+        _mixed(label, f"{first} is annotated with {one} arrays and {second} with {two} arrays")
     return next(iter(found), None)
 
 
