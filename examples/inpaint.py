@@ -167,7 +167,7 @@ def main() -> None:
         ],
         PICTURE,
     )
-    print(f"demo::diffuse{tuple(photo.shape)}, a sparse solve by SciPy, defined once, called on NumPy arrays")
+    print(f"{diffuse.schema}: a sparse solve by SciPy, called on NumPy arrays")
     print(f"  kept      {share} ({kept.mean():.1%})")
     print(f"  solved    {kept.size:,} unknowns for 3 channels in {seconds[0]:.2f} s", end="")
     print(f", then in {seconds[1]:.2f} s")
