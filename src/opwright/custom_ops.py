@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from opwright import catalogue
 from opwright.errors import RegistrationTypeError, SchemaError, layout
 from opwright.infer import infer_function_schema
 from opwright.library import commit_definition
-from opwright.operator import Operator
 from opwright.overload import Kernel
 from opwright.parse import parse_schema
 from opwright.qualname import parse_qualname
 from opwright.rules.base import names, require_signature
-from opwright.schema import FunctionSchema
 from opwright.source import source_of
 from opwright.tags import check_tags, tag_names
 from opwright.targets import annotated_flavour_of, check_lives_on, device_keys, known_flavour, require_device
 from opwright.validate import validate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from opwright.operator import Operator
+    from opwright.schema import FunctionSchema
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -5,16 +5,19 @@ Says why where it cannot. Also tells frameworks of changes to records, as the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opwright import catalogue, registry
-from opwright.catalogue import FrameworkInfo
 from opwright.entry import first_array, forget, key_arguments
 from opwright.errors import ArgumentError, MixedFrameworksError, layout
 from opwright.frameworks.base import ensure_attached, load, loaded
-from opwright.overload import OpOverload
-from opwright.schema import Argument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from opwright.catalogue import FrameworkInfo
+    from opwright.overload import OpOverload
+    from opwright.schema import Argument
 
 
 def make_miss(record: OpOverload) -> Callable[..., Any]:

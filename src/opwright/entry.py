@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterable, Mapping
-from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opwright.schema import Argument, FunctionSchema, OptionalType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import FunctionType
 
 
 class Names:
@@ -37,14 +39,16 @@ class Names:
         return full
 
 
-def compile_function(title: str, name: str, parameters: str, body: Iterable[str], names: Names) -> FunctionType:
+def compile_function(
+    title: str, name: str, parameters: str, body: Iterable[str], names: Names
+) -> FunctionType:
     """Compile ``def name(parameters): body`` and enter its source where tracebacks look for it."""
     filename = f"<opwright {title}>"
     text = f"def {name}({parameters}):\n" + "".join(f"    {line}\n" for line in body)
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     namespace = names.globals
     namespace["__name__"] = "opwright.generated"
-    exec(compile(text, filename, "exec"), namespace)  # noqa: S102  (the point of this module)
+    exec(compile(text, filename, "exec"), namespace)
     function: FunctionType = namespace.pop(name)
     return function
 
@@ -112,7 +116,9 @@ def key_expression(schema: FunctionSchema, names: Names) -> str:
     search = names.add("first_array", first_array)
     rest = f"{search}(({', '.join(a.name for a in chosen)},))"
     if first.is_list:
-        return f"({first.name}[0] if {first.name}.__class__ is list and {first.name} and {first.name}[0] is not None else {rest})"
+        list_name = first.name
+        test = f"{list_name}.__class__ is list and {list_name} and {list_name}[0] is not None"
+        return f"({list_name}[0] if {test} else {rest})"
     if len(chosen) == 1:
         return first.name
     return f"({first.name} if {first.name} is not None else {rest})"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opwright import registry
 from opwright.errors import RegistrationError, StaleError, layout
 from opwright.frameworks.base import load
 from opwright.keys import resolve_key
-from opwright.overload import Kernel, OpOverload
 from opwright.schema import signature_of
 from opwright.targets import require
+
+if TYPE_CHECKING:
+    from opwright.overload import Kernel, OpOverload
 
 
 class BoxedKernel:

@@ -13,7 +13,15 @@ DEFAULT = "CompositeExplicitAutograd"
 IMPLICIT = "CompositeImplicitAutograd"
 """The key of a kernel for every device that gradients go through."""
 
-_PREFIXED = ("Autograd", "Autocast", "Sparse", "SparseCsr", "Quantized", "NestedTensor", "AutogradNestedTensor")
+_PREFIXED = (
+    "Autograd",
+    "Autocast",
+    "Sparse",
+    "SparseCsr",
+    "Quantized",
+    "NestedTensor",
+    "AutogradNestedTensor",
+)
 _OTHER = """
     Autograd AutogradOther AutogradFunctionality AutogradNestedTensor ADInplaceOrView BackendSelect Python
     PythonTLSSnapshot PythonDispatcher PreDispatch Functionalize Conjugate Negative ZeroTensor Named Tracer

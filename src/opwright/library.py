@@ -1,4 +1,4 @@
-"""``Library``: a namespace's definitions, kernels and fallbacks that are undone together; ``define``, ``impl``.
+"""``Library``: definitions, kernels and fallbacks that are undone together; ``define`` and ``impl``.
 
 A Library owns the handles of what it registered; destroying it, by hand, at the end of a ``with`` block or
 with its last reference, undoes exactly that.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from opwright import catalogue, registry
 from opwright.errors import (
     DuplicateError,
     RegistrationError,
-    RegistrationTypeError,
     RegistrationValueError,
     SchemaError,
     layout,
@@ -25,11 +24,13 @@ from opwright.overload import Kernel, OpOverload
 from opwright.parse import parse_schema
 from opwright.qualname import parse_qualname
 from opwright.registry import Handle, Pending
-from opwright.schema import FunctionSchema
 from opwright.source import caller, source_of
 from opwright.tags import check_tags, tag_names
 from opwright.targets import add_kernel, all_or_none, fallthrough_kernel, find, require_callable
 from opwright.validate import validate
+
+if TYPE_CHECKING:
+    from opwright.schema import FunctionSchema
 
 __all__ = ["Library", "define", "fallthrough_kernel", "impl"]
 
@@ -108,7 +109,9 @@ class Library:
                 layout(f"Library({ns!r}, {kind!r}): unsupported kind", expected="'DEF', 'FRAGMENT' or 'IMPL'")
             )
         if ns in _RESERVED and kind != "IMPL":
-            raise RegistrationValueError(layout(f"{ns!r} is a reserved namespace", fix="choose one of your own"))
+            raise RegistrationValueError(
+                layout(f"{ns!r} is a reserved namespace", fix="choose one of your own")
+            )
         if ns != "_":
             parse_qualname(f"{ns}::name")
         self.ns = ns
@@ -118,7 +121,9 @@ class Library:
         self._owned = _Owned()
         if kind == "DEF":
             self._claim()
-        self._finalizer = weakref.finalize(self, self._owned.destroy, f"the end of the Library made at {self.source}")
+        self._finalizer = weakref.finalize(
+            self, self._owned.destroy, f"the end of the Library made at {self.source}"
+        )
         self._finalizer.atexit = False
 
     def _claim(self) -> None:
@@ -138,7 +143,7 @@ class Library:
     def __repr__(self) -> str:
         return f"<Library {self.kind} {self.ns}{' ' + self.dispatch_key if self.dispatch_key else ''}>"
 
-    def __enter__(self) -> Library:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -201,11 +206,15 @@ class Library:
         """
         if self.kind == "IMPL":
             raise RegistrationError(
-                layout(f"{self!r} cannot define operators", fix="make the Library with kind 'DEF' or 'FRAGMENT'")
+                layout(
+                    f"{self!r} cannot define operators", fix="make the Library with kind 'DEF' or 'FRAGMENT'"
+                )
             )
         if alias_analysis not in ("", "FROM_SCHEMA", "CONSERVATIVE"):
             raise RegistrationError(
-                layout(f"invalid alias_analysis {alias_analysis!r}", expected="'FROM_SCHEMA' or 'CONSERVATIVE'")
+                layout(
+                    f"invalid alias_analysis {alias_analysis!r}", expected="'FROM_SCHEMA' or 'CONSERVATIVE'"
+                )
             )
         parsed = parse_schema(schema, namespace=self.ns)
         if parsed.name.partition("::")[0] != self.ns:
@@ -242,7 +251,11 @@ class Library:
             name = op if "::" in op else f"{self.ns}::{op}"
             if name.partition("::")[0] != self.ns:
                 raise RegistrationError(
-                    layout(f"{op} is not in the namespace of {self!r}", expected=self.ns, got=op.partition("::")[0])
+                    layout(
+                        f"{op} is not in the namespace of {self!r}",
+                        expected=self.ns,
+                        got=op.partition("::")[0],
+                    )
                 )
             return name
         record = find(op)
@@ -303,7 +316,9 @@ class Library:
         self.own(handle)
         return handle
 
-    def fallback(self, fn: Callable[..., Any], dispatch_key: str = "", *, with_keyset: bool = False) -> Handle:
+    def fallback(
+        self, fn: Callable[..., Any], dispatch_key: str = "", *, with_keyset: bool = False
+    ) -> Handle:
         """Register what runs at a dispatch key for operators that have nothing there.
 
         It gets the operator, then the arguments (after the key set, with ``with_keyset``). In the namespace
@@ -317,7 +332,9 @@ class Library:
         require_callable("a fallback", fn)
         key = self._key(dispatch_key, "")
         if not key:
-            raise RegistrationError(layout(f"{self!r}.fallback needs a dispatch key", expected="such as 'CPU'"))
+            raise RegistrationError(
+                layout(f"{self!r}.fallback needs a dispatch key", expected="such as 'CPU'")
+            )
         kernel = Kernel(fn, key, catalogue.ARRAY_API, source_of(fn), with_keyset=with_keyset)
         handle = registry.add_fallback(self.ns, kernel)
         self.own(handle)
@@ -377,7 +394,9 @@ def define(
         return decorate
     if not isinstance(qualname, str):
         raise RegistrationValueError(
-            layout("define needs a qualified name", expected="a string 'ns::name'", got=type(qualname).__name__)
+            layout(
+                "define needs a qualified name", expected="a string 'ns::name'", got=type(qualname).__name__
+            )
         )
     namespace, name, overload = parse_qualname(qualname)
     if not schema.lstrip().startswith("("):

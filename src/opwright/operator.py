@@ -8,10 +8,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import update_wrapper
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 from opwright import register, registry
 from opwright.dispatch import make_miss
@@ -19,8 +18,12 @@ from opwright.entry import call_function
 from opwright.errors import ArgumentError, StaleError, layout
 from opwright.frameworks.base import load
 from opwright.keys import key_of
-from opwright.overload import OpOverload
-from opwright.schema import FunctionSchema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from opwright.overload import OpOverload
+    from opwright.schema import FunctionSchema
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -149,7 +152,7 @@ class Operator(Generic[P, R]):
         return register.register_samples(self, func)
 
     @contextmanager
-    def set_kernel_enabled(self, device_type: str, enabled: bool = True) -> Iterator[None]:  # noqa: FBT001, FBT002  (torch's)
+    def set_kernel_enabled(self, device_type: str, enabled: bool = True) -> Iterator[None]:
         """Turn the kernels of a device type on or off inside a ``with`` block.
 
         A device type without a kernel, or a state that it has already, is logged as a warning.
@@ -161,7 +164,9 @@ class Operator(Generic[P, R]):
             _logger().warning("%s has no kernel for %s to turn on or off", self._record.qualname, device_type)
         elif all(state == enabled for state in before):
             state = "on" if enabled else "off"
-            _logger().warning("the kernel of %s for %s is %s already", self._record.qualname, device_type, state)
+            _logger().warning(
+                "the kernel of %s for %s is %s already", self._record.qualname, device_type, state
+            )
         registry.set_enabled(self._record, kernels, enabled=enabled)
         try:
             yield
@@ -272,6 +277,7 @@ class OperatorPacket:
             else:
                 return record.operator(*args, **kwargs)
         _no_overload(self._name, reasons)
+        return None
 
 
 def _no_overload(name: str, reasons: list[str]) -> NoReturn:
@@ -313,11 +319,13 @@ class _Namespace:
 
     def __dir__(self) -> list[str]:
         prefix = self.__name + "::"
-        return sorted({r.name.removeprefix(prefix) for r in registry.records.values() if r.name.startswith(prefix)})
+        return sorted(
+            {r.name.removeprefix(prefix) for r in registry.records.values() if r.name.startswith(prefix)}
+        )
 
     def __getattr__(self, name: str) -> OperatorPacket:
         qualified = f"{self.__name}::{name}"
-        if name.startswith("__") and name.endswith("__") or not registry.overloads_of(qualified):
+        if (name.startswith("__") and name.endswith("__")) or not registry.overloads_of(qualified):
             raise AttributeError(
                 f"no operator {qualified} is defined{_waiting(qualified)}; import the module that defines it"
             )

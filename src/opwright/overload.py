@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from opwright import catalogue
@@ -15,6 +14,8 @@ from opwright.keys import DEFAULT, IMPLICIT, device_of, key_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+
     from opwright.rules.base import Rule
     from opwright.schema import FunctionSchema
 

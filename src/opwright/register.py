@@ -7,12 +7,9 @@ ours or one that a framework's own dispatcher holds, by name or object.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from opwright import registry
-from opwright.overload import OpOverload
-from opwright.registry import Handle
-from opwright.rules.base import Rule
 from opwright.source import caller, source_of
 from opwright.targets import (
     add_kernel,
@@ -26,6 +23,11 @@ from opwright.targets import (
     require_differentiable,
     warn_of_own_fake,
 )
+
+if TYPE_CHECKING:
+    from opwright.overload import OpOverload
+    from opwright.registry import Handle
+    from opwright.rules.base import Rule
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,17 +11,18 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import update_wrapper
 from typing import Any
 
 from opwright.errors import DuplicateError, RegistrationError, StaleError, layout
-from opwright.overload import Kernel, OpOverload
 from opwright.source import caller, file_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from opwright.overload import Kernel, OpOverload
     from opwright.rules.base import Rule
 
 

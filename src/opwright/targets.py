@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opwright import catalogue, registry
 from opwright.errors import RegistrationError, RegistrationTypeError, RegistrationValueError, layout
@@ -14,8 +13,12 @@ from opwright.keys import DEFAULT, device_of, key_of, resolve_key
 from opwright.overload import Kernel, OpOverload
 from opwright.registry import Handle, Pending
 from opwright.rules.base import names, require_signature
-from opwright.schema import FunctionSchema
 from opwright.source import caller, source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from opwright.schema import FunctionSchema
 
 
 def key_of_name(name: str) -> str:
@@ -122,7 +125,9 @@ def or_wait(target: Any, what: str, fn: Any, apply: Callable[[OpOverload], Handl
 def require_callable(what: str, fn: Any) -> None:
     """Raise a TypeError where a registration is given something that cannot be called."""
     if not callable(fn):
-        raise RegistrationTypeError(layout(f"{what} must be a function", got=f"{fn!r} of type {type(fn).__name__}"))
+        raise RegistrationTypeError(
+            layout(f"{what} must be a function", got=f"{fn!r} of type {type(fn).__name__}")
+        )
 
 
 def add_kernel(

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright import catalogue
 from opwright.errors import RegistrationError, UnsupportedError, layout
-from opwright.overload import Kernel, OpOverload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from opwright.overload import Kernel, OpOverload
 
 RULE_KINDS = ("fake", "autograd", "jvp", "vmap", "autocast", "torch_dispatch", "functionalization")
 """The kinds of rule that every framework lowers or declares unsupported with a reason."""
@@ -58,10 +61,10 @@ class Framework(ABC):
     def from_dlpack(self, array: Any) -> Any:
         """Return an array of this framework of any array that exports DLPack, of the same memory."""
 
-    def attach(self, record: OpOverload) -> None:
+    def attach(self, record: OpOverload) -> None:  # noqa: B027  (optional)
         """Define the overload in the framework's own machinery; called once, before the first call."""
 
-    def changed(self, event: str, record: OpOverload, item: Any) -> None:
+    def changed(self, event: str, record: OpOverload, item: Any) -> None:  # noqa: B027  (optional)
         """Hear of a change to a record: ``undefine``, ``add``, ``remove`` or ``enable``."""
 
     def lookup(self, target: Any) -> OpOverload | None:

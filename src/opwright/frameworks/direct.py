@@ -6,17 +6,20 @@ tests. The aliasing of outputs is looked at in the first calls, by a wrapper tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opwright.entry import Names, compile_function, flat_names, kernel_call
 from opwright.errors import AliasError, ArgumentError, NoKernelError, OutputError, layout
 from opwright.frameworks.base import Framework, bridge
 from opwright.keys import key_of
 from opwright.modes import ACTIVE
-from opwright.overload import Kernel, OpOverload
 from opwright.scalars import coercion, fast_test
 from opwright.schema import Argument, ListType, OptionalType, Return, Type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from opwright.overload import Kernel, OpOverload
 
 CHECKED_CALLS = 3
 """How many calls of an overload, from each array class, have the aliasing of their outputs checked."""
@@ -109,7 +112,9 @@ class Direct:
                 target = self.framework
                 coerce = names.add("coerce_" + name, coercion(record.qualname, argument, target.convert))
                 test = fast_test(argument, name)
-                lines.append(f"if not ({test}): {name} = {coerce}({name})" if test else f"{name} = {coerce}({name})")
+                lines.append(
+                    f"if not ({test}): {name} = {coerce}({name})" if test else f"{name} = {coerce}({name})"
+                )
                 continue
             accept = names.add("accept_" + name, self._acceptor(record, argument, portable))
             plain = not argument.is_optional and not argument.is_list
@@ -136,7 +141,9 @@ class Direct:
             array = value if value.__class__ is array_class else accept(value)
             if array is None:
                 raise not_an_array(record, argument, value, self.framework.name)
-            if argument.is_write and (array is not value and self.accept(value) is None or not self.writable(array)):
+            if argument.is_write and (
+                (array is not value and self.accept(value) is None) or not self.writable(array)
+            ):
                 raise read_only(record, argument)
             reason = None if portable is None else portable(array)
             if reason is not None:
@@ -155,7 +162,9 @@ class Direct:
         if not returns:
             lines = [f"if {out} is not None: {check}({out})"]
         elif len(returns) == 1 and not record.schema.is_tuple:
-            exact = isinstance(returns[0].type.leaf(), type(returns[0].type)) and str(returns[0].type).startswith("Tensor")
+            exact = isinstance(returns[0].type.leaf(), type(returns[0].type)) and str(
+                returns[0].type
+            ).startswith("Tensor")
             test = f"if {out}.__class__ is not {cls}: " if exact else ""
             lines = [f"{test}{out} = {check}({out})"]
         else:
@@ -181,7 +190,10 @@ class Direct:
                 return self._one_output(record, kernel, returns[0], 0, out)
             if not isinstance(out, list | tuple) or len(out) != len(returns):
                 raise bad_output(record, kernel, f"a tuple of {len(returns)}", out)
-            return tuple(self._one_output(record, kernel, r, i, o) for i, (r, o) in enumerate(zip(returns, out, strict=True)))
+            return tuple(
+                self._one_output(record, kernel, r, i, o)
+                for i, (r, o) in enumerate(zip(returns, out, strict=True))
+            )
 
         return check
 
@@ -326,7 +338,9 @@ def same_objects(record: OpOverload) -> list[tuple[int, str]]:
     for index, entry in enumerate(record.schema.returns):
         sets = {name for alias in entry.type.aliases() if alias.is_write for name in alias.before}
         for argument in record.schema.mutated:
-            if argument.is_tensor and any(n in sets for alias in argument.type.aliases() for n in alias.before):
+            if argument.is_tensor and any(
+                n in sets for alias in argument.type.aliases() for n in alias.before
+            ):
                 found.append((index, argument.name))
     return found
 

@@ -8,16 +8,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from opwright.entry import first_array, key_arguments
 from opwright.frameworks.base import Framework
 from opwright.frameworks.direct import Direct
-from opwright.overload import OpOverload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from opwright.overload import OpOverload
 
 
 def _accept(value: Any) -> Any:
@@ -86,26 +89,36 @@ class NumPyFramework(Framework):
         )
 
     def device_type(self, array: Any) -> str:
+        """Return ``"cpu"``."""
         return "cpu"
 
     def specialise(self, record: OpOverload, values: Sequence[Any]) -> Callable[..., Any]:
+        """Return the generated callable for the class of the first array."""
         chosen = {argument.name for argument in key_arguments(record.schema)}
         pairs = zip(record.schema.arguments, values, strict=True)
         first = first_array(value for argument, value in pairs if argument.name in chosen)
         return self._direct.specialise(record, values, first.__class__)
 
     def to_numpy(self, array: Any) -> Any:
+        """Return the array itself."""
         return array
 
     def from_numpy(self, array: Any) -> Any:
+        """Return the array itself."""
         return array
 
     def from_dlpack(self, array: Any) -> Any:
+        """Return an array of the memory of one that is on the CPU."""
         return np.from_dlpack(array)
 
     def convert(self, kind: str, value: Any) -> Any:
+        """Return a ``numpy.dtype``, or ``"cpu"``."""
         if kind == "ScalarType":
-            return np.dtype(str(value).removeprefix("torch.")) if not isinstance(value, type | np.dtype) else np.dtype(value)
+            return (
+                np.dtype(str(value).removeprefix("torch."))
+                if not isinstance(value, type | np.dtype)
+                else np.dtype(value)
+            )
         name = str(getattr(value, "type", value))
         if name.partition(":")[0] != "cpu":
             raise ValueError(f"NumPy arrays are on the cpu, not on {name}")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright.errors import RegistrationTypeError, RegistrationValueError, layout
 from opwright.rules.base import Rule
-from opwright.schema import FunctionSchema
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from opwright.schema import FunctionSchema
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 """The dtypes that inputs can be cast to."""

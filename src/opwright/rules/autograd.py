@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright.errors import GradientError, layout
 from opwright.rules.base import Rule, require_signature
-from opwright.schema import Argument, FunctionSchema
 from opwright.source import source_of
+
+if TYPE_CHECKING:
+    from opwright.schema import Argument, FunctionSchema
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +92,9 @@ def run_setup_context(
     count = len(schema.positional)
     inputs = tuple(values[:count])
     if schema.keyword_only:
-        named = {argument.name: value for argument, value in zip(schema.keyword_only, values[count:], strict=True)}
+        named = {
+            argument.name: value for argument, value in zip(schema.keyword_only, values[count:], strict=True)
+        }
         setup_context(ctx=ctx, inputs=inputs, keyword_only_inputs=named, output=output)
     else:
         setup_context(ctx=ctx, inputs=inputs, output=output)
@@ -139,7 +143,9 @@ def _left_out(rule: Rule, schema: FunctionSchema, got: int) -> int:
             f"backward of {schema.qualname} returned an incorrect number of gradients "
             f"(expected {count}, got {got})",
             expected="one for each of " + ", ".join(a.name for a in schema.positional),
-            got=f"{got}, none for {', '.join(missing)}" if missing else f"{got}, more than there are arguments",
+            got=f"{got}, none for {', '.join(missing)}"
+            if missing
+            else f"{got}, more than there are arguments",
             registered=rule.source,
             fix="return None for an argument without a gradient, or a dict by argument name",
         )
@@ -171,7 +177,7 @@ class Context:
         if not self.saved_tensors:
             self.saved_tensors = tensors
 
-    def set_materialize_grads(self, value: bool) -> None:  # noqa: FBT001  (torch's signature)
+    def set_materialize_grads(self, value: bool) -> None:
         """Say whether gradients of unused outputs arrive as zeros (the default) or as None."""
         self.materialize_grads = value
 

@@ -8,13 +8,16 @@ either a file of the same name that lowers it or a reason in its ``UNSUPPORTED``
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright.errors import RegistrationTypeError, layout
-from opwright.schema import FunctionSchema
 from opwright.source import source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from opwright.schema import FunctionSchema
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +46,9 @@ class Rule:
         return None
 
 
-def mismatch(fn: Callable[..., Any], positional: Sequence[str], keyword_only: Sequence[str] = ()) -> str | None:
+def mismatch(
+    fn: Callable[..., Any], positional: Sequence[str], keyword_only: Sequence[str] = ()
+) -> str | None:
     """Return why ``fn`` cannot be called with these parameters, or None where it can.
 
     Built-in functions without a signature are taken as they are.

@@ -8,14 +8,17 @@ as for the backward; where none is given, that of the autograd rule does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright.rules.autograd import check_setup_context
 from opwright.rules.base import Rule, require_signature
-from opwright.schema import FunctionSchema
 from opwright.source import source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opwright.schema import FunctionSchema
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,13 +6,16 @@ a dict of keyword arguments; arrays are NumPy's, and each framework gets its own
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright.rules.base import Rule, require_signature
-from opwright.schema import FunctionSchema
 from opwright.source import source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opwright.schema import FunctionSchema
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,14 +6,17 @@ subclass, as in ``torch.library.register_torch_dispatch``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright.errors import RegistrationTypeError, layout
 from opwright.rules.base import Rule, mismatch
-from opwright.schema import FunctionSchema
 from opwright.source import source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from opwright.schema import FunctionSchema
 
 
 @dataclass(frozen=True, slots=True, eq=False)

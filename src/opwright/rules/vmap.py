@@ -6,13 +6,16 @@ batch axis of each positional argument, None where it is not batched, nested for
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright.rules.base import Rule, names, require_signature
-from opwright.schema import FunctionSchema
 from opwright.source import source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opwright.schema import FunctionSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,5 +44,7 @@ class VmapRule(Rule):
 def describe(schema: FunctionSchema, fn: Callable[..., Any], flavour: str) -> VmapRule:
     """Return the rule for ``fn``, its signature compared with the schema."""
     positional, keyword_only = names(schema)
-    require_signature(f"the vmap rule of {schema.qualname}", fn, ["info", "in_dims", *positional], keyword_only)
+    require_signature(
+        f"the vmap rule of {schema.qualname}", fn, ["info", "in_dims", *positional], keyword_only
+    )
     return VmapRule(fn, flavour, source_of(fn))
