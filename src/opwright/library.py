@@ -18,6 +18,7 @@ from opwright.errors import (
     SchemaError,
     layout,
 )
+from opwright.frameworks.base import loaded
 from opwright.keys import IMPLICIT, resolve_key
 from opwright.operator import make_operator, module_of_caller
 from opwright.overload import Kernel, OpOverload
@@ -322,7 +323,9 @@ class Library:
         """Register what runs at a dispatch key for operators that have nothing there.
 
         It gets the operator, then the arguments (after the key set, with ``with_keyset``). In the namespace
-        ``_`` it is for every operator.
+        ``_`` it is for every operator. ``"Autocast"`` stands for autocast on any device; called again by
+        such a fallback, the operator goes on without autocast. Operators that a framework defines in its
+        own dispatcher later do not get it, unless the framework itself has taken it for every operator.
 
         Raises
         ------
@@ -336,9 +339,31 @@ class Library:
                 layout(f"{self!r}.fallback needs a dispatch key", expected="such as 'CPU'")
             )
         kernel = Kernel(fn, key, catalogue.ARRAY_API, source_of(fn), with_keyset=with_keyset)
-        handle = registry.add_fallback(self.ns, kernel)
+        handle = add_fallback(self.ns, kernel)
         self.own(handle)
         return handle
+
+
+def add_fallback(namespace: str, kernel: Kernel) -> Handle:
+    """Commit a fallback and tell the frameworks, whose own operators may want it."""
+
+    def tell() -> None:
+        for framework in loaded():
+            framework.fallback_changed(namespace, kernel.key)
+
+    handle = registry.add_fallback(namespace, kernel)
+
+    def undo() -> None:
+        handle.destroy()
+        tell()
+
+    with registry.lock:
+        try:
+            tell()
+        except BaseException:
+            undo()
+            raise
+    return Handle(kernel.fn, undo, kernel.source)
 
 
 _lasting: dict[str, Library] = {}

@@ -14,6 +14,7 @@ from opwright.source import caller, source_of
 from opwright.targets import (
     add_kernel,
     all_or_none,
+    check_fake,
     device_keys,
     flavour_of,
     or_wait,
@@ -138,6 +139,7 @@ def register_fake(
     def register(fn: Callable[..., Any]) -> Handle:
         def apply(record: OpOverload) -> Handle:
             rule = fake.describe(record.schema, fn, flavour_of(fn, record, flavour, kernel=False))
+            check_fake(record, rule.source, allow_override=allow_override)
             warn_of_own_fake(record)
             return registry.add_rule(record, rule, fn, allow_override=allow_override)
 

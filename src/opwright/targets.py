@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from opwright import catalogue, registry
 from opwright.errors import RegistrationError, RegistrationTypeError, RegistrationValueError, layout
 from opwright.frameworks.base import load
-from opwright.keys import DEFAULT, device_of, key_of, resolve_key
+from opwright.keys import DEFAULT, IMPLICIT, device_of, key_of, resolve_key
 from opwright.overload import Kernel, OpOverload
 from opwright.registry import Handle, Pending
 from opwright.rules.base import names, require_signature
@@ -146,10 +146,54 @@ def add_kernel(
     leading = ["keyset"] if with_keyset else []
     if not is_fallthrough(fn):
         require_signature(what, fn, [*leading, *positional], keyword_only)
-    chosen = flavour_of(fn, record, flavour, kernel=True)
+    chosen = flavour_of(fn, record, flavour, kernel=True) if _computes(key) else flavour or "torch"
     check_lives_on(what, chosen, key, source_of(fn))
+    if not allow_override:
+        check_held(record, what, key, source_of(fn))
     kernel = Kernel(fn, key, chosen, source_of(fn), with_keyset=with_keyset)
     return registry.add_kernel(record, kernel, allow_override=allow_override)
+
+
+def _computes(key: str) -> bool:
+    """Return whether kernels at a key take arrays of any flavour; those at all others are for torch alone."""
+    return key in (DEFAULT, IMPLICIT) or device_of(key) is not None
+
+
+def check_held(record: OpOverload, what: str, slot: str, source: str) -> None:
+    """Raise where a registration that may not cover another meets one in the owner's own dispatcher."""
+    previous = load(record.owner).held_at(record, slot) if record.owner else None
+    registry.check_override(what, previous, source, allow_override=False)
+
+
+def check_fake(record: OpOverload, source: str, *, allow_override: bool) -> None:
+    """Raise where a fake would be passed over, or covers what it may not.
+
+    Raises
+    ------
+    RegistrationError
+        If the operator has a kernel for ``CompositeImplicitAutograd``: it is traced through, so its fake
+        would never run. ``DuplicateError`` if overriding was not allowed and there is one, or a kernel for
+        meta tensors.
+    """
+    what = f"fake rule of {record.qualname}"
+    implicit = record.kernel(IMPLICIT)
+    place = implicit.source if implicit else None
+    if record.owner and place is None:
+        place = load(record.owner).held_at(record, IMPLICIT)
+    if place is not None:
+        raise RegistrationError(
+            layout(
+                f"{what} was refused: the operator has a kernel for {IMPLICIT} and runs as what that calls, "
+                "so a fake would never run",
+                registered=place,
+                got=f"a fake at {source}",
+                fix="register fakes for the operators that it calls",
+            )
+        )
+    if not allow_override:
+        meta = record.kernel("Meta")
+        registry.check_override(what, meta and meta.source, source, allow_override=False)
+        check_held(record, what, "fake", source)
 
 
 def check_lives_on(what: str, flavour: str, key: str, source: str) -> None:
