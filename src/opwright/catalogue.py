@@ -21,6 +21,8 @@ from opwright.errors import (
     RegistrationValueError,
     layout,
 )
+from opwright.framework_info import BUILT_IN as _BUILT_IN
+from opwright.framework_info import FrameworkInfo as FrameworkInfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,148 +62,6 @@ else:
             raise TypeError(f"opwright.Array is final; annotate with it instead of making {cls.__name__}")
 
 
-class FrameworkInfo:
-    """What is known of a framework without importing it. Frozen.
-
-    Parameters
-    ----------
-    name, package
-        Its name, such as ``"torch"``, and the package that is in ``sys.modules`` once it is loaded.
-    module
-        The module that lowers overloads into it.
-    array_classes
-        Public paths ``(module, qualname)`` of its array classes; subclasses count.
-    annotations
-        Public paths and flavours ``(module, qualname, flavour)`` of annotations that mean ``Tensor``.
-    types
-        Public paths and schema types ``(module, qualname, type)`` of its other annotations.
-    constants
-        Names of the frameworks whose arrays it takes beside its own, as constants.
-    device_types
-        The device types that its arrays live on, in torch's words; ``None`` for any.
-    shares
-        The device types whose memory it takes from another framework without a copy.
-    flavours
-        The flavours that it brings; by default one of its name.
-    distribution, install
-        What is installed to have it, and the line that does so.
-    """
-
-    __slots__ = (
-        "annotations", "array_classes", "constants", "device_types", "distribution", "flavours", "install",
-        "module", "name", "package", "shares", "types",
-    )  # fmt: skip
-    name: str
-    package: str
-    module: str
-    array_classes: tuple[tuple[str, str], ...]
-    annotations: tuple[tuple[str, str, str], ...]
-    types: tuple[tuple[str, str, str], ...]
-    constants: tuple[str, ...]
-    device_types: tuple[str, ...] | None
-    shares: tuple[str, ...]
-    flavours: tuple[str, ...]
-    distribution: str
-    install: str
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        package: str,
-        module: str,
-        array_classes: tuple[tuple[str, str], ...],
-        annotations: tuple[tuple[str, str, str], ...] = (),
-        types: tuple[tuple[str, str, str], ...] = (),
-        constants: tuple[str, ...] = (),
-        device_types: tuple[str, ...] | None = None,
-        shares: tuple[str, ...] = (),
-        flavours: tuple[str, ...] | None = None,
-        distribution: str | None = None,
-        install: str | None = None,
-    ) -> None:
-        values = {
-            "name": name,
-            "package": package,
-            "module": module,
-            "array_classes": tuple(array_classes),
-            "annotations": tuple(annotations),
-            "types": tuple(types),
-            "constants": tuple(constants),
-            "device_types": None if device_types is None else tuple(device_types),
-            "shares": tuple(shares),
-            "flavours": (name,) if flavours is None else tuple(flavours),
-            "distribution": distribution or package,
-            "install": install or f"pip install {distribution or package}",
-        }
-        for field, value in values.items():
-            object.__setattr__(self, field, value)
-
-    def __setattr__(self, field: str, value: object) -> None:
-        raise AttributeError(f"FrameworkInfo is frozen: {field!r} cannot be set")
-
-    def __repr__(self) -> str:
-        return f"<FrameworkInfo {self.name}>"
-
-
-# The order is that of preference where several flavours share a device's memory.
-_BUILT_IN = (
-    FrameworkInfo(
-        "numpy",
-        package="numpy",
-        module="opwright.frameworks.numpy",
-        array_classes=(("numpy", "ndarray"), ("numpy", "generic")),
-        annotations=(("numpy", "ndarray", "numpy"), ("numpy", "generic", "numpy")),
-        types=(("numpy", "dtype", "ScalarType"),),
-        device_types=("cpu",),
-        shares=("cpu",),
-    ),
-    FrameworkInfo(
-        "torch",
-        package="torch",
-        module="opwright.frameworks.torch",
-        array_classes=(("torch", "Tensor"),),
-        annotations=(("torch", "Tensor", "torch"), ("torch.nn", "Parameter", "torch")),
-        types=(
-            ("torch", "dtype", "ScalarType"),
-            ("torch", "device", "Device"),
-            ("torch", "layout", "Layout"),
-            ("torch", "memory_format", "MemoryFormat"),
-            ("torch", "Generator", "Generator"),
-            ("torch", "Stream", "Stream"),
-            ("torch", "SymInt", "SymInt"),
-            ("torch", "SymFloat", "float"),
-            ("torch", "SymBool", "bool"),
-        ),
-        device_types=None,
-        shares=("cpu", "cuda"),
-        install="pip install 'opwright[torch]'",
-    ),
-    FrameworkInfo(
-        "cupy",
-        package="cupy",
-        module="opwright.frameworks.cupy",
-        array_classes=(("cupy", "ndarray"),),
-        annotations=(("cupy", "ndarray", "cupy"),),
-        device_types=("cuda",),
-        shares=("cuda",),
-        distribution="cupy-cuda12x",
-        install="pip install 'opwright[cupy]'",
-    ),
-    FrameworkInfo(
-        "jax",
-        package="jax",
-        module="opwright.frameworks.jax",
-        array_classes=(("jax", "Array"), ("jax.core", "Tracer")),
-        annotations=(("jax", "Array", "jax"),),
-        types=(("jax", "Device", "Device"),),
-        constants=("numpy",),
-        device_types=("cpu", "cuda", "tpu"),
-        shares=("cpu", "cuda"),
-        install="pip install 'opwright[jax]'",
-    ),
-)
-
 _infos: tuple[FrameworkInfo, ...] = _BUILT_IN  # replaced whole under the lock: readers need none
 _lock = RLock()
 _entry_points_read = False
@@ -239,8 +99,9 @@ def get(name: str) -> FrameworkInfo:
 
 
 def loaded(info: FrameworkInfo) -> bool:
-    """Return whether the framework's package was imported by anyone."""
-    return sys.modules.get(info.package) is not None
+    """Return whether the framework's package was imported by anyone, to its end."""
+    module = sys.modules.get(info.package)
+    return module is not None and not getattr(module.__spec__, "_initializing", False)
 
 
 def flavours() -> tuple[str, ...]:
