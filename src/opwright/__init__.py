@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from opwright.catalogue import Array as Array
     from opwright.checks.runner import opcheck as opcheck
     from opwright.custom_ops import custom_op as custom_op
+    from opwright.definitions import define as define
+    from opwright.definitions import impl as impl
     from opwright.dispatch import attach as attach
     from opwright.fakes import FakeArray as FakeArray
     from opwright.fakes import empty as empty
@@ -22,14 +24,12 @@ if TYPE_CHECKING:
     from opwright.infer import infer_schema as infer_schema
     from opwright.kernel_access import get_kernel as get_kernel
     from opwright.library import Library as Library
-    from opwright.library import define as define
-    from opwright.library import impl as impl
     from opwright.modes import DispatchMode as DispatchMode
     from opwright.modes import autocast as autocast
     from opwright.namespaces import array_namespace as array_namespace
     from opwright.operator import Operator as Operator
-    from opwright.operator import OperatorPacket as OperatorPacket
-    from opwright.operator import ops as ops
+    from opwright.packets import OperatorPacket as OperatorPacket
+    from opwright.packets import ops as ops
     from opwright.register import impl_abstract as impl_abstract
     from opwright.register import register_autocast as register_autocast
     from opwright.register import register_autograd as register_autograd
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from opwright.registry import Handle as Handle
     from opwright.report import Report as Report
     from opwright.tags import Tag as Tag
-    from opwright.targets import fallthrough_kernel as fallthrough_kernel
+    from opwright.overload import fallthrough_kernel as fallthrough_kernel
     from opwright.transforms import jvp as jvp
     from opwright.transforms import vjp as vjp
     from opwright.transforms import vmap as vmap
@@ -54,25 +54,25 @@ _HOMES = {
     "Handle": "registry",
     "Library": "library",
     "Operator": "operator",
-    "OperatorPacket": "operator",
+    "OperatorPacket": "packets",
     "Report": "report",
     "Tag": "tags",
     "array_namespace": "namespaces",
     "attach": "dispatch",
     "autocast": "modes",
     "custom_op": "custom_ops",
-    "define": "library",
+    "define": "definitions",
     "empty": "fakes",
     "empty_like": "fakes",
-    "fallthrough_kernel": "targets",
+    "fallthrough_kernel": "overload",
     "get_ctx": "fakes",
     "get_kernel": "kernel_access",
-    "impl": "library",
+    "impl": "definitions",
     "impl_abstract": "register",
     "infer_schema": "infer",
     "jvp": "transforms",
     "opcheck": "checks.runner",
-    "ops": "operator",
+    "ops": "packets",
     "register_autocast": "register",
     "register_autograd": "register",
     "register_fake": "register",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from opwright import catalogue
+from opwright import catalogue, registry
 from opwright.errors import RegistrationTypeError, SchemaError, layout
 from opwright.infer import infer_function_schema
-from opwright.library import commit_definition
-from opwright.overload import Kernel
+from opwright.library import Library
+from opwright.operator import commit_definition
+from opwright.overload import Kernel, OpOverload
 from opwright.parse import parse_schema
 from opwright.qualname import parse_qualname
 from opwright.rules.base import names, require_signature
@@ -131,9 +133,20 @@ def custom_op(
             replace_=True,
         )
         operator: Operator[..., Any] = record.operator
+        operator._library = partial(_library_of, record, [])  # noqa: SLF001  (what its ``_lib`` gives)
         return operator
 
     return define if fn is None else define(fn)
+
+
+def _library_of(record: OpOverload, kept: list[Library]) -> Library:
+    """Return the Library that owns an operator's definition, made when it is first asked for."""
+    with registry.lock:
+        if not kept:
+            kept.append(Library(record.name.partition("::")[0], "FRAGMENT"))
+            kept[0].own_record(record)
+            record.operator._library = partial(_library_of, record, kept)  # noqa: SLF001  (kept alive here)
+        return kept[0]
 
 
 def _schema_of(

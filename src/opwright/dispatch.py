@@ -5,19 +5,30 @@ Says why where it cannot. Also tells frameworks of changes to records, as the re
 
 from __future__ import annotations
 
+import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opwright import catalogue, registry
-from opwright.entry import first_array, forget, key_arguments
+from opwright.arrays import arrays_of, not_an_array
+from opwright.entry import deciding, table_key
 from opwright.errors import ArgumentError, MixedFrameworksError, layout
-from opwright.frameworks.base import ensure_attached, load, loaded
+from opwright.frameworks.base import Framework, ensure_attached, load, loaded
+from opwright.registry import Handle
+from opwright.source import caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from opwright.catalogue import FrameworkInfo
-    from opwright.overload import OpOverload
-    from opwright.schema import Argument
+    from opwright.overload import Kernel, OpOverload
+
+
+class FrameworkWarning(UserWarning):
+    """A framework that is loaded cannot be used, for the reason that the text gives."""
+
+
+_unusable: set[str] = set()
 
 
 def make_miss(record: OpOverload) -> Callable[..., Any]:
@@ -26,6 +37,7 @@ def make_miss(record: OpOverload) -> Callable[..., Any]:
     def miss(*values: Any) -> Any:
         return resolve(record, values)(*values)
 
+    record.miss = miss
     return miss
 
 
@@ -39,12 +51,17 @@ def resolve(record: OpOverload, values: Sequence[Any]) -> Callable[..., Any]:
     """
     registry.require_live(record)
     version = record.version
-    framework = load(framework_of_call(record, values).name)
+    info = framework_of_call(record, values)
+    key = table_key(record.schema, values)
+    if isinstance(key, type) and catalogue.framework_of_class(key) not in (info, None):
+        # The first array is a constant to the framework of a later one: its class does not tell.
+        key = (key, info.name)
+        found = record.table.get(key)
+        if found is not None:
+            return found
+    framework = load(info.name)
     ensure_attached(framework, record)
     call = framework.specialise(record, values)
-    chosen = {argument.name for argument in key_arguments(record.schema)}
-    pairs = zip(record.schema.arguments, values, strict=True)
-    key = first_array(value for argument, value in pairs if argument.name in chosen).__class__
     with registry.lock:
         # A registration meanwhile has emptied the table: what was found is only good for this call.
         if record.version == version and record.stale is None:
@@ -57,35 +74,16 @@ def framework_of_call(record: OpOverload, values: Sequence[Any]) -> FrameworkInf
     found: dict[str, tuple[FrameworkInfo, str]] = {}
     for argument, value in zip(record.schema.arguments, values, strict=True):
         if argument.has_tensors:
-            for name, array in _arrays(record, argument, value):
+            for name, array in arrays_of(record, argument, value):
                 info = catalogue.framework_of_class(array.__class__)
                 if info is None:
-                    raise _not_an_array(record, name, array)
+                    raise not_an_array(record, name, array)
                 found.setdefault(info.name, (info, name))
     if len(found) == 1:
         return next(iter(found.values()))[0]
     if found:
         return _one_of(record, found)
     return _without_arrays(record, values)
-
-
-def _arrays(record: OpOverload, argument: Argument, value: Any) -> list[tuple[str, Any]]:
-    """Return the arrays of an argument with the names that messages give them."""
-    if not argument.is_list:
-        if value is None and not argument.is_optional:
-            raise _not_an_array(record, argument.name, value)
-        return [] if value is None else [(argument.name, value)]
-    if value is None and argument.is_optional:
-        return []
-    if not isinstance(value, list | tuple):
-        raise ArgumentError(
-            layout(
-                f"{record.qualname}: argument {argument.name} must be a list of arrays",
-                expected=str(argument.type),
-                got=_class_name(value),
-            )
-        )
-    return [(f"{argument.name}[{i}]", array) for i, array in enumerate(value) if array is not None]
 
 
 def _one_of(record: OpOverload, found: dict[str, tuple[FrameworkInfo, str]]) -> FrameworkInfo:
@@ -105,11 +103,10 @@ def _one_of(record: OpOverload, found: dict[str, tuple[FrameworkInfo, str]]) -> 
 
 
 def _without_arrays(record: OpOverload, values: Sequence[Any]) -> FrameworkInfo:
-    for argument, value in zip(record.schema.arguments, values, strict=True):
-        if argument.base in ("Device", "ScalarType", "Layout") and value is not None:
-            info = catalogue.framework_of_value(value)
-            if info is not None:
-                return info
+    value = deciding(record.schema, values)
+    info = None if value is None else catalogue.framework_of_value(value)
+    if info is not None:
+        return info
     if record.flavour != catalogue.ARRAY_API:
         for info in catalogue.frameworks():
             if record.flavour in info.flavours:
@@ -124,37 +121,56 @@ def _without_arrays(record: OpOverload, values: Sequence[Any]) -> FrameworkInfo:
     )
 
 
-def _class_name(value: Any) -> str:
-    cls = type(value)
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _not_an_array(record: OpOverload, name: str, value: Any) -> ArgumentError:
-    return ArgumentError(
-        layout(
-            f"{record.qualname}: argument {name} must be an array",
-            expected="an array of NumPy, PyTorch, JAX or CuPy",
-            got=_class_name(value),
-            fix=f"make it one first, for example numpy.asarray({name.partition('[')[0]})",
-        )
-    )
-
-
 def heard(event: str, record: OpOverload, item: Any) -> None:
     """Tell the frameworks of a change: attach a new record to those in use, pass on all else."""
-    if event == "undefine":
-        forget(record.qualname)
     if event == "define":
-        for info in catalogue.known():
-            if catalogue.loaded(info):
-                ensure_attached(load(info.name), record)
+        for framework in in_use():
+            ensure_attached(framework, record)
         return
-    for framework in loaded():
-        if framework.name in record.lowered:
-            framework.changed(event, record, item)
+    attached = [framework for framework in loaded() if framework.name in record.lowered]
+    try:
+        registry.run_all([partial(framework.changed, event, record, item) for framework in attached])
+    finally:
+        if event == "undefine":
+            record.lowered.clear()
+
+
+def in_use() -> list[Framework]:
+    """Return the frameworks whose package is loaded; warn, once, of one that cannot be used."""
+    found = []
+    for info in catalogue.known():
+        if catalogue.loaded(info) and info.name not in _unusable:
+            try:
+                found.append(load(info.name))
+            except Exception as error:  # noqa: BLE001  (its own calls raise; those of other frameworks work)
+                _unusable.add(info.name)
+                reason = f"{type(error).__name__}: {error}"
+                warnings.warn(
+                    FrameworkWarning(f"operators cannot be used with {info.name}: {reason}"),
+                    stacklevel=caller()[1],
+                )
+    return found
 
 
 registry.listeners.append(heard)
+
+
+def add_fallback(namespace: str, kernel: Kernel) -> Handle:
+    """Commit a fallback and tell the frameworks, whose own operators may want it."""
+
+    def tell() -> None:
+        tellers = [partial(one.fallback_changed, namespace, kernel.key) for one in loaded()]
+        registry.run_all(tellers)
+
+    with registry.lock:
+        handle = registry.add_fallback(namespace, kernel)
+
+        def undo() -> None:
+            registry.run_all([handle.destroy, tell])
+
+        with registry.undone_on_error(undo):
+            tell()
+    return Handle(kernel.fn, undo, kernel.source)
 
 
 def attach(name: str) -> None:

@@ -1,18 +1,21 @@
 """From a schema to the source of a call function, compiled and visible in tracebacks and debuggers.
 
 * The generated ``__call__`` has the operator's real parameters and does one table look-up.
-* Names come from a validated schema; helpers are passed in as globals under a prefix that no parameter has.
+* Names come from a validated schema; whatever else the code uses, built-ins too, is a global under a prefix
+  that no parameter has: a parameter may be named ``len`` or ``KeyError``.
 """
 
 from __future__ import annotations
 
 import linecache
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 from opwright.schema import Argument, FunctionSchema, OptionalType
+from opwright.source import GENERATED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
     from types import FunctionType
 
 
@@ -43,19 +46,26 @@ def compile_function(
     title: str, name: str, parameters: str, body: Iterable[str], names: Names
 ) -> FunctionType:
     """Compile ``def name(parameters): body`` and enter its source where tracebacks look for it."""
-    filename = f"<opwright {title}>"
     text = f"def {name}({parameters}):\n" + "".join(f"    {line}\n" for line in body)
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    filename = _enter_source(title, text)
     namespace = names.globals
     namespace["__name__"] = "opwright.generated"
     exec(compile(text, filename, "exec"), namespace)
     function: FunctionType = namespace.pop(name)
+    finalize(function, linecache.cache.pop, filename, None).atexit = False
     return function
 
 
-def forget(title: str) -> None:
-    """Drop the source of a generated function that nothing uses any more."""
-    linecache.cache.pop(f"<opwright {title}>", None)
+def _enter_source(title: str, text: str) -> str:
+    """Give a source a file name of its own: one that an older function of this title has keeps its text."""
+    lines = text.splitlines(keepends=True)
+    filename, count = f"{GENERATED}{title}>", 1
+    while True:
+        entry = (len(text), None, lines, filename)
+        if linecache.cache.setdefault(filename, entry) is entry:
+            return filename
+        count += 1
+        filename = f"{GENERATED}{title} ({count})>"
 
 
 def parameters(schema: FunctionSchema, names: Names) -> str:
@@ -97,6 +107,18 @@ def first_array(values: Iterable[Any]) -> Any:
     return None
 
 
+_NOBODYS = (bool, int, float, complex, str)
+
+
+def first_object(values: Iterable[Any]) -> Any:
+    """Return the first dtype, device or layout that is an object of some library, not a name; else None."""
+    for value in values:
+        cls = value if isinstance(value, type) else value.__class__
+        if value is not None and not any(cls is one for one in _NOBODYS):
+            return value
+    return None
+
+
 def key_arguments(schema: FunctionSchema) -> list[Argument]:
     """Return the arguments whose first array, or else device or dtype object, decides the framework."""
     arrays = [argument for argument in schema.arguments if argument.has_tensors]
@@ -105,27 +127,49 @@ def key_arguments(schema: FunctionSchema) -> list[Argument]:
     return [a for a in schema.arguments if a.base in ("Device", "ScalarType", "Layout") and not a.is_list]
 
 
-def key_expression(schema: FunctionSchema, names: Names) -> str:
-    """Return the source of what the table's key is the class of."""
+def deciding(schema: FunctionSchema, values: Sequence[Any]) -> Any:
+    """Return the array, or else the dtype or device object, that decides on the framework; else None."""
+    chosen = {argument.name for argument in key_arguments(schema)}
+    pairs = zip(schema.arguments, values, strict=True)
+    candidates = [value for argument, value in pairs if argument.name in chosen]
+    if any(argument.has_tensors for argument in schema.arguments):
+        return first_array(candidates)
+    return first_object(candidates)
+
+
+def table_key(schema: FunctionSchema, values: Sequence[Any]) -> Hashable:
+    """Return the key under which the callable for these values is in an operator's table."""
+    value = deciding(schema, values)
+    return value.__class__ if any(a.has_tensors for a in schema.arguments) else key_of_object(value)
+
+
+def key_of_object(value: Any) -> type:
+    """Return the class of an object; a class, such as ``numpy.float32``, stands for itself."""
+    return value if isinstance(value, type) else value.__class__
+
+
+def _key_expression(schema: FunctionSchema, names: Names) -> str:
+    """Return the source of the table's key; its value is that of ``table_key``."""
     chosen = key_arguments(schema)
+    everything = f"({', '.join(argument.name for argument in chosen)},)"
     if not chosen:
-        return "None"
-    first = chosen[0]
+        return names.add("none", type(None))
+    if not chosen[0].has_tensors:
+        return f"{names.add('key', key_of_object)}({names.add('first_object', first_object)}({everything}))"
+    first, name = chosen[0], chosen[0].name
     if not first.is_list and not isinstance(first.type, OptionalType):
-        return first.name
-    search = names.add("first_array", first_array)
-    rest = f"{search}(({', '.join(a.name for a in chosen)},))"
+        return f"{name}.__class__"
+    search = f"{names.add('first_array', first_array)}({everything})"
     if first.is_list:
-        list_name = first.name
-        test = f"{list_name}.__class__ is list and {list_name} and {list_name}[0] is not None"
-        return f"({list_name}[0] if {test} else {rest})"
+        test = f"{name}.__class__ is {names.add('list', list)} and {name} and {name}[0] is not None"
+        return f"({name}[0] if {test} else {search}).__class__"
     if len(chosen) == 1:
-        return first.name
-    return f"({first.name} if {first.name} is not None else {rest})"
+        return f"{name}.__class__"
+    return f"({name} if {name} is not None else {search}).__class__"
 
 
 def call_function(
-    schema: FunctionSchema, table: dict[type, Callable[..., Any]], miss: Callable[..., Any], name: str
+    schema: FunctionSchema, table: dict[Hashable, Callable[..., Any]], miss: Callable[..., Any], name: str
 ) -> FunctionType:
     """Return the generated ``__call__`` of an operator.
 
@@ -142,14 +186,13 @@ def call_function(
     """
     names = Names(schema)
     me = names.add("self", None)
-    passed = flat_names(schema)
-    key = key_expression(schema, names)
+    call = names.prefix + "call"
     body = [
         "try:",
-        f"    {names.prefix}call = {names.add('table', table)}[{key}.__class__]",
-        "except KeyError:",
-        f"    return {names.add('miss', miss)}({passed})",
-        f"return {names.prefix}call({passed})",
+        f"    {call} = {names.add('table', table)}[{_key_expression(schema, names)}]",
+        f"except {names.add('missing', KeyError)}:",
+        f"    {call} = {names.add('miss', miss)}",
+        f"return {call}({flat_names(schema)})",
     ]
     params = parameters(schema, names)
     function = compile_function(schema.qualname, "__call__", f"{me}, {params}" if params else me, body, names)

@@ -41,7 +41,7 @@ class BoxedKernel:
         StaleError
             If the registration that the kernel came from was undone.
         """
-        if not self._kernel.alive or self._record.stale is not None:
+        if self._kernel not in self._record.kernels or self._record.stale is not None:
             raise StaleError(
                 layout(
                     f"the kernel of {self._record.qualname} for {self._kernel.key} was invalidated: "

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from opwright.errors import RegistrationError, layout
 
-BACKENDS = ("CPU", "CUDA", "HIP", "XLA", "MPS", "IPU", "XPU", "HPU", "VE", "Lazy", "MTIA", "MAIA", "PrivateUse1", "Meta")  # fmt: skip
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+BACKENDS = (
+    "CPU", "CUDA", "HIP", "XLA", "MPS", "IPU", "XPU", "HPU", "VE", "Lazy", "MTIA", "MAIA", "PrivateUse1",
+    "Meta",
+)  # fmt: skip
 """Backend keys; each stands for one device type, which is its name in lower case."""
 
 DEFAULT = "CompositeExplicitAutograd"
@@ -38,6 +45,9 @@ DISPATCH_KEYS: frozenset[str] = frozenset(
 
 _SPECIAL = {"privateuseone": "PrivateUse1"}
 _DEVICE_KEYS: dict[str, str] = {key.lower(): key for key in BACKENDS if key != "PrivateUse1"} | _SPECIAL
+DEVICE_TYPES: tuple[str, ...] = tuple(sorted(_DEVICE_KEYS))
+"""The device types that a kernel can be registered for."""
+
 _KEY_DEVICES: dict[str, str] = {key: device for device, key in _DEVICE_KEYS.items()}
 
 
@@ -51,7 +61,7 @@ def key_of(device_type: str) -> str | None:
     return _DEVICE_KEYS.get(device_type)
 
 
-def resolve_key(name: str, *, allow_default: bool = True) -> str:
+def resolve_key(name: Any, *, allow_default: bool = True) -> str:
     """Return the dispatch key that a device type, ``"default"`` or a key's own name stands for.
 
     Raises
@@ -59,8 +69,10 @@ def resolve_key(name: str, *, allow_default: bool = True) -> str:
     RegistrationError
         If it is none of these; the message lists the device types.
     """
+    # Torch's own enumeration has the names too.
+    name = name if isinstance(name, str) else str(getattr(name, "name", repr(name)))
     if name in DISPATCH_KEYS:
-        return name
+        return str(name)
     if allow_default and name == "default":
         return DEFAULT
     key = _DEVICE_KEYS.get(name)
@@ -68,8 +80,7 @@ def resolve_key(name: str, *, allow_default: bool = True) -> str:
         raise RegistrationError(
             layout(
                 f"{name!r} is neither a device type nor a dispatch key",
-                expected=f"one of {', '.join(sorted(_DEVICE_KEYS))}, 'default', or a dispatch key such as 'CPU'",
-                got=repr(name),
+                expected=f"one of {', '.join(DEVICE_TYPES)}, 'default', or a dispatch key such as 'CPU'",
             )
         )
     return key

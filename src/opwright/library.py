@@ -1,4 +1,4 @@
-"""``Library``: definitions, kernels and fallbacks that are undone together; ``define`` and ``impl``.
+"""``Library``: definitions, kernels and fallbacks that are undone together.
 
 A Library owns the handles of what it registered; destroying it, by hand, at the end of a ``with`` block or
 with its last reference, undoes exactly that.
@@ -7,35 +7,32 @@ with its last reference, undoes exactly that.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 from opwright import catalogue, registry
+from opwright.dispatch import add_fallback
 from opwright.errors import (
     DuplicateError,
     RegistrationError,
     RegistrationValueError,
-    SchemaError,
+    StaleError,
     layout,
 )
-from opwright.frameworks.base import loaded
 from opwright.keys import IMPLICIT, resolve_key
-from opwright.operator import make_operator, module_of_caller
+from opwright.operator import commit_definition, module_of_caller
 from opwright.overload import Kernel, OpOverload
 from opwright.parse import parse_schema
 from opwright.qualname import parse_qualname
-from opwright.registry import Handle, Pending
 from opwright.source import caller, source_of
 from opwright.tags import check_tags, tag_names
-from opwright.targets import add_kernel, all_or_none, fallthrough_kernel, find, require_callable
+from opwright.targets import add_kernel, find, known_flavour, or_wait, require_callable
 from opwright.validate import validate
 
 if TYPE_CHECKING:
-    from opwright.schema import FunctionSchema
+    from collections.abc import Callable
 
-__all__ = ["Library", "define", "fallthrough_kernel", "impl"]
-
-F = TypeVar("F", bound=Callable[..., Any])
+    from opwright.registry import Handle
 
 _RESERVED = ("prim",)
 _definers: dict[str, str] = {}
@@ -49,38 +46,22 @@ class _Owned:
         self.handles: list[Handle] = []
         self.records: list[OpOverload] = []
         self.definer: str | None = None
+        self.destroyed: str | None = None
 
     def destroy(self, source: str) -> None:
         with registry.lock:
-            while self.handles:
-                self.handles.pop().destroy()
-            while self.records:
-                registry.undefine(self.records.pop(), source)
+            self.destroyed = self.destroyed or source
+            undos = [handle.destroy for handle in reversed(self.handles)]
+            undos += [partial(registry.undefine, record, source) for record in reversed(self.records)]
+            self.handles, self.records = [], []
             if self.definer is not None:
                 _definers.pop(self.definer, None)
                 self.definer = None
+            registry.run_all(undos)
 
 
-def commit_definition(
-    schema: FunctionSchema,
-    *,
-    flavour: str,
-    source: str,
-    module: str,
-    tags: tuple[str, ...] = (),
-    fn: Callable[..., Any] | None = None,
-    kernels: tuple[Kernel, ...] = (),
-    non_differentiable: bool = False,
-    replace_: bool = False,
-) -> OpOverload:
-    """Make the record and operator of a validated schema and commit them in one step."""
-    record = OpOverload(
-        schema, flavour=flavour, source=source, tags=tags, non_differentiable=non_differentiable
-    )
-    record.kernels = kernels
-    make_operator(record, fn, module)
-    registry.define(record, replace=replace_)
-    return record
+def _finalize(owned: _Owned, source: str) -> None:
+    registry.lock.when_free(partial(owned.destroy, source))
 
 
 class Library:
@@ -123,7 +104,7 @@ class Library:
         if kind == "DEF":
             self._claim()
         self._finalizer = weakref.finalize(
-            self, self._owned.destroy, f"the end of the Library made at {self.source}"
+            self, _finalize, self._owned, f"the end of the Library made at {self.source}"
         )
         self._finalizer.atexit = False
 
@@ -153,6 +134,33 @@ class Library:
     def own(self, handle: Handle) -> None:
         """Let this library own a registration: it is undone with it."""
         self._owned.handles.append(handle)
+
+    def own_record(self, record: OpOverload) -> None:
+        """Let this library own a definition: the operator is removed with it."""
+        self._owned.records.append(record)
+        record.operator._library = weakref.ref(self)  # noqa: SLF001  (what its ``_lib`` gives)
+
+    def undefine(self, record: OpOverload) -> None:
+        """Remove an operator that this library defined."""
+        self._owned.records.remove(record)
+        registry.undefine(record, caller()[0])
+
+    def require_open(self) -> None:
+        """Raise where the library was destroyed: what it registered now would never be undone.
+
+        Raises
+        ------
+        StaleError
+            If it was.
+        """
+        if self._owned.destroyed is not None:
+            raise StaleError(
+                layout(
+                    f"{self!r} was destroyed at {self._owned.destroyed}",
+                    registered=self.source,
+                    fix="make another Library",
+                )
+            )
 
     def destroy(self) -> None:
         """Undo everything that was registered through this library. A second call does nothing."""
@@ -205,6 +213,7 @@ class Library:
         RegistrationError
             If this is an ``IMPL`` library or the name is taken.
         """
+        self.require_open()
         if self.kind == "IMPL":
             raise RegistrationError(
                 layout(
@@ -220,20 +229,20 @@ class Library:
         parsed = parse_schema(schema, namespace=self.ns)
         if parsed.name.partition("::")[0] != self.ns:
             raise RegistrationError(
-                layout(f"{parsed.qualname} is not in the namespace of this Library", expected=self.ns)
+                layout(f"{parsed.qualname} is not in the namespace of {self!r}", expected=self.ns)
             )
         label = parsed.qualname
         validate(parsed)
         check_tags(parsed, tags, label=label)
         record = commit_definition(
             parsed,
-            flavour=flavour,
+            flavour=known_flavour(flavour),
             source=caller()[0],
             module=module_of_caller(),
             tags=tuple(sorted(tag_names(tags))),
             non_differentiable=non_differentiable,
         )
-        self._owned.records.append(record)
+        self.own_record(record)
         return parsed.qualname.partition("::")[2]
 
     def _key(self, dispatch_key: str, default: str) -> str:
@@ -300,6 +309,7 @@ class Library:
         RegistrationError
             If the name is of another namespace, the key is unknown, or the signature does not fit.
         """
+        self.require_open()
         require_callable(f"the kernel of {op}", fn)
         key = self._key(dispatch_key, IMPLICIT)
         target = self._target(op)
@@ -308,12 +318,7 @@ class Library:
         def apply(record: OpOverload) -> Handle:
             return add_kernel(record, key, fn, **options)  # type: ignore[arg-type]
 
-        record = find(target)
-        if record is not None:
-            handle = apply(record)
-        else:
-            name = target if "." in target.partition("::")[2] else f"{target}.default"
-            handle = registry.wait(name, Pending(f"kernel of {target} for {key}", source_of(fn), apply), fn)
+        handle = or_wait(target, "kernel", fn, apply)
         self.own(handle)
         return handle
 
@@ -332,6 +337,7 @@ class Library:
         RegistrationError
             If the key is missing or unknown.
         """
+        self.require_open()
         require_callable("a fallback", fn)
         key = self._key(dispatch_key, "")
         if not key:
@@ -342,152 +348,3 @@ class Library:
         handle = add_fallback(self.ns, kernel)
         self.own(handle)
         return handle
-
-
-def add_fallback(namespace: str, kernel: Kernel) -> Handle:
-    """Commit a fallback and tell the frameworks, whose own operators may want it."""
-
-    def tell() -> None:
-        for framework in loaded():
-            framework.fallback_changed(namespace, kernel.key)
-
-    handle = registry.add_fallback(namespace, kernel)
-
-    def undo() -> None:
-        handle.destroy()
-        tell()
-
-    with registry.lock:
-        try:
-            tell()
-        except BaseException:
-            undo()
-            raise
-    return Handle(kernel.fn, undo, kernel.source)
-
-
-_lasting: dict[str, Library] = {}
-"""The libraries of definitions and kernels that were given none; they live as long as the process."""
-
-
-def _library_for(namespace: str, lib: Library | None) -> Library:
-    if lib is not None:
-        return lib
-    with registry.lock:
-        if namespace not in _lasting:
-            _lasting[namespace] = Library(namespace, "FRAGMENT")
-        return _lasting[namespace]
-
-
-def define(
-    qualname: str | Library,
-    schema: str,
-    *rest: str,
-    lib: Library | None = None,
-    tags: Any = (),
-    alias_analysis: str = "",
-) -> Any:
-    """Define an operator: ``define("ns::name", "(Tensor x) -> Tensor")``.
-
-    With a ``Library`` first, as older code has it, this is a decorator that also registers the body for
-    every device.
-
-    Parameters
-    ----------
-    qualname
-        The qualified name, or a ``Library``.
-    schema
-        The schema from its opening parenthesis; with a ``Library`` first, the name too.
-    lib
-        A ``Library`` that owns the definition; otherwise it lasts as long as the process.
-    tags
-        One tag or several.
-
-    Raises
-    ------
-    ValueError
-        If the name has no namespace or the schema does not start with a parenthesis.
-    """
-    if isinstance(qualname, Library):
-        library, analysis = qualname, rest[0] if rest else alias_analysis
-
-        def decorate(fn: F) -> F:
-            name = library.define(schema, analysis, tags=tags)
-            library.impl(name, fn)
-            return fn
-
-        return decorate
-    if not isinstance(qualname, str):
-        raise RegistrationValueError(
-            layout(
-                "define needs a qualified name", expected="a string 'ns::name'", got=type(qualname).__name__
-            )
-        )
-    namespace, name, overload = parse_qualname(qualname)
-    if not schema.lstrip().startswith("("):
-        raise SchemaError(
-            layout(
-                f"define({qualname!r}): the schema must start with a parenthesis",
-                expected="such as '(Tensor x) -> Tensor'",
-                got=repr(schema),
-            )
-        )
-    suffix = f".{overload}" if overload else ""
-    _library_for(namespace, lib).define(f"{name}{suffix}{schema}", alias_analysis, tags=tags)
-    return None
-
-
-def impl(
-    qualname: Any,
-    types: str | Sequence[str],
-    func: Any = None,
-    *,
-    lib: Library | None = None,
-) -> Any:
-    """Register a kernel: ``impl("ns::name", "cpu", fn)``, or a decorator without ``fn``.
-
-    With a ``Library`` first, as older code has it: ``impl(lib, "name", "CPU")`` is a decorator.
-
-    Parameters
-    ----------
-    qualname
-        A qualified name or an operator.
-    types
-        A device type, several, ``"default"`` (every device), or a dispatch key.
-    func
-        The kernel.
-    lib
-        A ``Library`` that owns the registration; otherwise it lasts as long as the process.
-
-    Raises
-    ------
-    RegistrationError
-        If a type is unknown; the message lists those there are.
-    """
-    if isinstance(qualname, Library):
-        library, key = qualname, func or ""
-
-        def decorate_legacy(fn: F) -> F:
-            library.impl(types, fn, key)
-            return fn
-
-        return decorate_legacy
-    several = [types] if isinstance(types, str) else list(types)
-    keys = list(dict.fromkeys(resolve_key(one) for one in several))
-
-    def register(fn: Callable[..., Any]) -> Handle:
-        record = None if isinstance(qualname, str) else find(qualname)
-        name = qualname if record is None else record.key
-        library = _library_for(parse_qualname(name)[0], lib)
-        with all_or_none() as handles:
-            handles += [library.impl(name, fn, key) for key in keys]
-        return registry.group(fn, handles, source_of(fn))
-
-    if func is not None:
-        return register(func)
-
-    def decorate(fn: F) -> F:
-        register(fn)
-        return fn
-
-    return decorate

@@ -10,19 +10,20 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from opwright import register, registry
-from opwright.dispatch import make_miss
+from opwright.dispatch import in_use, make_miss
 from opwright.entry import call_function
-from opwright.errors import ArgumentError, StaleError, layout
+from opwright.errors import StaleError, layout
 from opwright.frameworks.base import load
 from opwright.keys import key_of
+from opwright.overload import OpOverload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from opwright.overload import OpOverload
+    from opwright.overload import Kernel
     from opwright.schema import FunctionSchema
 
 P = ParamSpec("P")
@@ -35,11 +36,13 @@ class Operator(Generic[P, R]):
     Made by ``custom_op``, ``triton_op`` and ``Library.define``; also found as ``ops.ns.name.overload``.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_record")
+    __slots__ = ("__dict__", "__weakref__", "_library", "_record")
     _record: OpOverload
+    _library: Callable[[], Any]
 
     def __init__(self, record: OpOverload, module: str) -> None:
         self._record = record
+        self._library = _no_library
         self.__module__ = module
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -50,6 +53,7 @@ class Operator(Generic[P, R]):
         return f"<Operator {self._record.qualname}{self._record.schema.signature}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        registry.require_live(self._record)
         return _unpickle, (self._record.key, self.__module__)
 
     def __copy__(self) -> Operator[P, R]:
@@ -85,6 +89,11 @@ class Operator(Generic[P, R]):
     @property
     def _schema(self) -> FunctionSchema:
         return self._record.schema
+
+    @property
+    def _lib(self) -> Any:
+        """The Library that owns the definition; None where that is gone."""
+        return self._library()
 
     @property
     def _opoverload(self) -> Any:
@@ -163,16 +172,19 @@ class Operator(Generic[P, R]):
         if not kernels:
             _logger().warning("%s has no kernel for %s to turn on or off", self._record.qualname, device_type)
         elif all(state == enabled for state in before):
-            state = "on" if enabled else "off"
+            word = "on" if enabled else "off"
             _logger().warning(
-                "the kernel of %s for %s is %s already", self._record.qualname, device_type, state
+                "the kernel of %s for %s is %s already", self._record.qualname, device_type, word
             )
-        registry.set_enabled(self._record, kernels, enabled=enabled)
+        registry.set_enabled(self._record, kernels, [enabled] * len(kernels))
         try:
             yield
         finally:
-            for kernel, state in zip(kernels, before, strict=True):
-                registry.set_enabled(self._record, [kernel], enabled=state)
+            registry.set_enabled(self._record, kernels, before)
+
+
+def _no_library() -> None:
+    """Stand for the Library of an operator that has none."""
 
 
 def _logger() -> Any:
@@ -190,12 +202,10 @@ def make_operator(record: OpOverload, fn: Callable[..., Any] | None, module: str
     call = call_function(record.schema, record.table, make_miss(record), name)
     cls = type(name, (Operator,), {"__slots__": (), "__call__": call, "__module__": module})
     operator: Operator[..., Any] = cls(record, module)
+    operator.__name__ = operator.__qualname__ = name  # type: ignore[attr-defined]
+    operator.__doc__ = f"The operator ``{record.schema}``."
     if fn is not None:
         update_wrapper(operator, fn)
-    else:
-        operator.__name__ = name  # type: ignore[attr-defined]
-        operator.__qualname__ = name  # type: ignore[attr-defined]
-        operator.__doc__ = f"The operator ``{record.schema}``."
     record.operator = operator
     return operator
 
@@ -218,150 +228,27 @@ def _unpickle(key: str, module: str) -> Operator[..., Any]:
     return operator
 
 
-class OperatorPacket:
-    """All overloads of ``ns::name``: calls try them in definition order; ``packet.overload`` is one.
-
-    Rules registered through it go to ``default``.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self.__name__ = name.partition("::")[2]
-
-    def __repr__(self) -> str:
-        return f"<OperatorPacket {self._name} ({', '.join(self.overloads())})>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        namespace, _, name = self._name.partition("::")
-        return _packet, (namespace, name)
-
-    @property
-    def _record(self) -> OpOverload:
-        """The record of the default overload."""
-        return self._find("default")
-
-    def _find(self, overload: str) -> OpOverload:
-        record = registry.records.get(f"{self._name}.{overload}")
-        if record is None:
-            raise AttributeError(f"operator {self._name} has no overload {overload!r}")
-        return record
-
-    def overloads(self) -> list[str]:
-        """Return the overloads' names, in definition order."""
-        return [record.overload or "default" for record in registry.overloads_of(self._name)]
-
-    def __getattr__(self, overload: str) -> Operator[..., Any]:
-        if overload.startswith("__"):
-            raise AttributeError(overload)
-        record = registry.records.get(f"{self._name}.{overload}")
-        if record is None:
-            default = registry.records.get(f"{self._name}.default")
-            if default is not None and hasattr(Operator, overload):
-                found: Operator[..., Any] = getattr(default.operator, overload)
-                return found
-            raise AttributeError(f"operator {self._name} has no overload {overload!r}")
-        operator: Operator[..., Any] = record.operator
-        return operator
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the first overload, in definition order, that takes these arguments."""
-        records = registry.overloads_of(self._name)
-        if len(records) == 1:
-            return records[0].operator(*args, **kwargs)
-        reasons: list[str] = []
-        for record in records:
-            try:
-                _bound(record, args, kwargs)
-            except (TypeError, ArgumentError) as error:
-                reasons.append(f"{record.schema}: {str(error).splitlines()[0]}")
-            else:
-                return record.operator(*args, **kwargs)
-        _no_overload(self._name, reasons)
-        return None
-
-
-def _no_overload(name: str, reasons: list[str]) -> NoReturn:
-    raise ArgumentError(
-        layout(f"no overload of {name} takes these arguments", got="; ".join(reasons) or "no overloads")
+def commit_definition(
+    schema: FunctionSchema,
+    *,
+    flavour: str,
+    source: str,
+    module: str,
+    tags: tuple[str, ...] = (),
+    fn: Callable[..., Any] | None = None,
+    kernels: tuple[Kernel, ...] = (),
+    non_differentiable: bool = False,
+    replace_: bool = False,
+) -> OpOverload:
+    """Make the record and operator of a validated schema and commit them in one step."""
+    in_use()  # modules are imported before the lock is taken
+    record = OpOverload(
+        schema, flavour=flavour, source=source, tags=tags, non_differentiable=non_differentiable
     )
-
-
-def _bound(record: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise where an overload cannot take these arguments."""
-    from opwright.catalogue import framework_of_class
-    from opwright.scalars import coercion
-    from opwright.schema import signature_of
-
-    bound = signature_of(record.schema).bind(*args, **kwargs).arguments
-    for argument in record.schema.arguments:
-        if argument.name not in bound:
-            continue
-        value = bound[argument.name]
-        if not argument.has_tensors:
-            coercion(record.qualname, argument)(value)
-        elif argument.is_tensor and value is not None and framework_of_class(type(value)) is None:
-            raise ArgumentError(f"{argument.name} is not an array")
-        elif value is None and not argument.is_optional:
-            raise ArgumentError(f"{argument.name} is None")
-        elif argument.is_list and value is not None and not isinstance(value, list | tuple):
-            raise ArgumentError(f"{argument.name} must be a list of arrays")
-
-
-class _Namespace:
-    """``ops.ns``: the operators of a namespace by attribute."""
-
-    def __init__(self, name: str) -> None:
-        self.__name = name
-        self.__packets: dict[str, OperatorPacket] = {}
-
-    def __repr__(self) -> str:
-        return f"<opwright.ops.{self.__name}>"
-
-    def __dir__(self) -> list[str]:
-        prefix = self.__name + "::"
-        return sorted(
-            {r.name.removeprefix(prefix) for r in registry.records.values() if r.name.startswith(prefix)}
-        )
-
-    def __getattr__(self, name: str) -> OperatorPacket:
-        qualified = f"{self.__name}::{name}"
-        if (name.startswith("__") and name.endswith("__")) or not registry.overloads_of(qualified):
-            raise AttributeError(
-                f"no operator {qualified} is defined{_waiting(qualified)}; import the module that defines it"
-            )
-        return self.__packets.setdefault(name, OperatorPacket(qualified))
-
-
-def _waiting(name: str) -> str:
-    entries = [e for key, es in registry.pending.items() if key.rpartition(".")[0] == name for e in es]
-    return "".join(f"; {entry.what} waits for it ({entry.source})" for entry in entries)
-
-
-class _Ops:
-    """``ops``: the namespaces of operators by attribute."""
-
-    def __init__(self) -> None:
-        self.__namespaces: dict[str, _Namespace] = {}
-
-    def __repr__(self) -> str:
-        return "<opwright.ops>"
-
-    def __dir__(self) -> list[str]:
-        return sorted({record.name.partition("::")[0] for record in registry.records.values()})
-
-    def __getattr__(self, name: str) -> _Namespace:
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(name)
-        return self.__namespaces.setdefault(name, _Namespace(name))
-
-
-ops = _Ops()
-"""Every operator: ``ops.ns.name`` is a packet, ``ops.ns.name.overload`` an operator."""
-
-
-def _packet(namespace: str, name: str) -> OperatorPacket:
-    packet: OperatorPacket = getattr(getattr(ops, namespace), name)
-    return packet
+    record.kernels = kernels
+    make_operator(record, fn, module)
+    registry.define(record, replace=replace_)
+    return record
 
 
 def module_of_caller() -> str:

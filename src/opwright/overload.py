@@ -2,7 +2,8 @@
 
 * Kernels and rules are tuples that are replaced whole under the registry's lock: readers need no lock.
 * The newest registration of a slot is in force; what it covers comes back when it is removed.
-* ``table`` maps the class of the first array of a call to its specialised callable.
+* ``table`` maps the class of the first array of a call to its specialised callable; ``miss`` takes what the
+  table does not know, and what a specialised callable finds is not for it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 
     from opwright.rules.base import Rule
     from opwright.schema import FunctionSchema
+
+
+_ANY_DEVICE = (DEFAULT, IMPLICIT)
+
+
+def fallthrough_kernel() -> None:
+    """Stand for "skip this dispatch key"; register it as a kernel or fallback, it is never called."""
+    raise NotImplementedError("fallthrough_kernel is a marker to register, not a function to call")
 
 
 class Kernel:
@@ -37,7 +46,7 @@ class Kernel:
         Whether torch hands it the dispatch key set as its first argument.
     """
 
-    __slots__ = ("alive", "enabled", "flavour", "fn", "key", "source", "with_keyset")
+    __slots__ = ("enabled", "flavour", "fn", "key", "source", "with_keyset")
 
     def __init__(
         self, fn: Callable[..., Any], key: str, flavour: str, source: str, *, with_keyset: bool = False
@@ -48,7 +57,6 @@ class Kernel:
         self.source = source
         self.with_keyset = with_keyset
         self.enabled = True
-        self.alive = True
 
     def __repr__(self) -> str:
         return f"<Kernel {self.key} ({self.flavour}, {self.source})>"
@@ -59,9 +67,19 @@ class Kernel:
         return self.key, self.flavour
 
     @property
+    def falls_through(self) -> bool:
+        """Whether it stands for skipping its key."""
+        return self.fn is fallthrough_kernel
+
+    @property
     def where(self) -> str:
         """The device type it is for, or ``"any device"``, or the key's own name."""
-        return device_of(self.key) or ("any device" if self.key in (DEFAULT, IMPLICIT) else self.key)
+        return device_of(self.key) or ("any device" if self.key in _ANY_DEVICE else self.key)
+
+
+def _not_callable(*_: Any) -> Any:
+    """Stand for ``miss`` in a record that has no operator."""
+    raise NotImplementedError("this record has no operator to call")
 
 
 class OpOverload:
@@ -88,6 +106,7 @@ class OpOverload:
         "kernels",
         "key",
         "lowered",
+        "miss",
         "name",
         "non_differentiable",
         "operator",
@@ -126,7 +145,8 @@ class OpOverload:
         self.kernels: tuple[Kernel, ...] = ()
         self.rules: tuple[Rule, ...] = ()
         self.fallbacks: dict[str, Kernel] = {}
-        self.table: dict[type, Callable[..., Any]] = {}
+        self.table: dict[Hashable, Callable[..., Any]] = {}
+        self.miss: Callable[..., Any] = _not_callable
         self.lowered: dict[str, Any] = {}
         self.operator: Any = None
         self.stale: str | None = None
@@ -172,15 +192,17 @@ class OpOverload:
         In order: that flavour for the device, ``array_api`` for it, that flavour for any device,
         ``array_api`` for any, then a flavour that shares the device's memory, for it, then for any.
         """
-        kernels = list(self.enabled_kernels())
+        kernels = [kernel for kernel in self.enabled_kernels() if not kernel.falls_through]
         shared = catalogue.sharing(device_type)
-        keys = ((key_of(device_type),), (DEFAULT, IMPLICIT))
-        order = [(where, (one,)) for where in keys for one in (flavour, catalogue.ARRAY_API)]
+        device = (key_of(device_type) or "",)
+        order: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+            (keys, (one,)) for keys in (device, _ANY_DEVICE) for one in (flavour, catalogue.ARRAY_API)
+        ]
         if flavour in shared:
-            order += [(where, shared) for where in keys]
-        for where, flavours in order:
+            order += [(device, shared), (_ANY_DEVICE, shared)]
+        for keys, flavours in order:
             for kernel in kernels:
-                if kernel.key in where and kernel.flavour in flavours:
+                if kernel.key in keys and kernel.flavour in flavours:
                     return kernel
         return None
 

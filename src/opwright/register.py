@@ -88,7 +88,9 @@ def register_kernel(
         def apply(record: OpOverload) -> Handle:
             require_device(record.schema, keys, source_of(fn))
             with all_or_none() as handles:
-                handles += [add_kernel(record, key, fn, flavour=flavour) for key in keys]
+                for key in keys:
+                    handle = add_kernel(record, key, fn, flavour=flavour)
+                    handles.append(handle)  # before the next one may raise
             return registry.group(fn, handles, source_of(fn))
 
         require_callable("a kernel", fn)

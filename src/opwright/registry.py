@@ -1,26 +1,24 @@
-"""Names, the lock, registrations and their handles, the duplicate policy, and what waits for its operator.
+"""Names, registrations and their handles, the duplicate policy, and what waits for its operator.
 
-* Describe, validate, commit: ``commit`` changes a record and tells the listeners under one lock; where a
+* Describe, validate, commit: a commit changes a record and tells the listeners under one lock; where a
   listener raises, the change is undone.
-* Readers take no lock: records are looked up in dictionaries that only grow or shrink by single steps.
-* The lock is held across ``fork`` by the forking thread alone, and is new in the child.
+* Readers take no lock: what they look up is replaced whole, in single steps.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from contextlib import contextmanager
 from functools import update_wrapper
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opwright.errors import DuplicateError, RegistrationError, StaleError, layout
+from opwright.lock import Lock
 from opwright.source import caller, file_of
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from opwright.overload import Kernel, OpOverload
     from opwright.rules.base import Rule
@@ -34,12 +32,17 @@ class PendingWarning(UserWarning):
     """A registration that waited for its operator does not fit it and was dropped."""
 
 
-lock = threading.RLock()
+lock = Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=lock.__enter__, after_in_parent=lock.__exit__, after_in_child=lock.__exit__)
 
 records: dict[str, OpOverload] = {}
-"""Every live record by ``ns::name.overload``, ``default`` spelled out; in definition order."""
+"""Every live record by ``ns::name.overload``, ``default`` spelled out."""
 
-pending: dict[str, list[Pending]] = {}
+_packets: dict[str, tuple[OpOverload, ...]] = {}
+"""The live records by ``ns::name``, in definition order; one that is redefined keeps its place."""
+
+pending: dict[str, tuple[Pending, ...]] = {}
 """Registrations that wait for their operator, by ``ns::name.overload``."""
 
 fallbacks: dict[tuple[str, str], tuple[Kernel, ...]] = {}
@@ -47,18 +50,6 @@ fallbacks: dict[tuple[str, str], tuple[Kernel, ...]] = {}
 
 listeners: list[Callable[[str, OpOverload, Any], None]] = []
 """Called with an event (``define``, ``undefine``, ``add``, ``remove``, ``enable``), the record, the item."""
-
-
-def _hold() -> None:
-    lock.acquire()
-
-
-def _release() -> None:
-    lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release)
 
 
 class Pending:
@@ -87,11 +78,11 @@ class Handle:
     """
 
     def __init__(self, fn: Any, undo: Callable[[], None], source: str) -> None:
+        if callable(fn) and hasattr(fn, "__dict__"):
+            update_wrapper(self, fn, updated=())
         self._fn = fn
         self._undo: Callable[[], None] | None = undo
         self.source = source
-        if callable(fn) and hasattr(fn, "__dict__"):
-            update_wrapper(self, fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the registered function."""
@@ -121,13 +112,58 @@ def notify(event: str, record: OpOverload, item: Any = None) -> None:
         listener(event, record, item)
 
 
+def run_all(actions: Iterable[Callable[[], None]]) -> None:
+    """Run every action, whichever of them raise; then raise the first error, with the others as notes."""
+    first: BaseException | None = None
+    for action in actions:
+        try:
+            action()
+        except BaseException as error:  # noqa: BLE001  (raised below, once the rest is done)
+            if first is None:
+                first = error
+            else:
+                first.add_note(f"then, while undoing the rest: {type(error).__name__}: {error}")
+    if first is not None:
+        raise first
+
+
 @contextmanager
-def _undone_on_error(undo: Callable[[], None]) -> Iterator[None]:
+def undone_on_error(undo: Callable[[], None]) -> Iterator[None]:
+    """Call ``undo`` where the block raises; what ``undo`` itself raises becomes a note of that error."""
     try:
         yield
-    except BaseException:
-        undo()
+    except BaseException as error:
+        try:
+            undo()
+        except Exception as second:  # noqa: BLE001  (the caller needs the first)
+            error.add_note(f"undoing it raised too: {type(second).__name__}: {second}")
         raise
+
+
+def overloads_of(name: str) -> tuple[OpOverload, ...]:
+    """Return the live overloads of ``ns::name``, in definition order."""
+    return _packets.get(name, ())
+
+
+def _enter(record: OpOverload) -> None:
+    """Put a record under its names, in the place of one that has them."""
+    previous = records.get(record.key)
+    siblings = _packets.get(record.name, ())
+    if previous in siblings:
+        _packets[record.name] = tuple(record if one is previous else one for one in siblings)
+    else:
+        _packets[record.name] = (*siblings, record)
+    records[record.key] = record
+
+
+def _leave(record: OpOverload) -> None:
+    """Take a record from under its names."""
+    del records[record.key]
+    left = tuple(one for one in _packets[record.name] if one is not record)
+    if left:
+        _packets[record.name] = left
+    else:
+        del _packets[record.name]
 
 
 def define(record: OpOverload, *, replace: bool) -> None:
@@ -140,39 +176,45 @@ def define(record: OpOverload, *, replace: bool) -> None:
     """
     with lock:
         previous = records.get(record.key)
-        if previous is not None and not replace:
-            raise DuplicateError(
-                layout(
-                    f"operator {record.qualname} is already registered",
-                    registered=previous.source,
-                    got=f"a second definition at {record.source}",
-                    fix="destroy the Library that holds the first, or choose another name or overload",
-                )
-            )
         if previous is not None:
-            _retire(previous, f"was redefined at {record.source}")
+            check_override(
+                f"operator {record.qualname}",
+                previous.source,
+                record.source,
+                allow_override=replace,
+                fix="destroy the Library that holds the first, or choose another name or overload",
+            )
+        waiting = pending.pop(record.key, ())
 
         def undo() -> None:
-            records.pop(record.key, None)
-            record.stale = "was not defined: its definition failed"
-            if previous is not None:
+            if waiting:
+                pending[record.key] = waiting
+            for entry in waiting:
+                entry.handle = None
+            record.stale = "was never defined: its definition failed"
+            steps = [lambda: notify("undefine", record)]
+            if previous is None:
+                _leave(record)
+            else:
                 previous.stale = None
-                records[record.key] = previous
-                notify("define", previous)
+                _enter(previous)
+                steps.append(lambda: notify("define", previous))
+            run_all(steps)
 
-        records.pop(record.key, None)
-        records[record.key] = record
-        _find_fallbacks(record)
-        with _undone_on_error(undo):
+        _enter(record)
+        with undone_on_error(undo):
+            if previous is not None:
+                _retire(previous, f"was redefined at {record.source}")
+            _find_fallbacks(record)
             notify("define", record)
-        _resolve_pending(record)
+            _resolve(waiting, record)
 
 
 def undefine(record: OpOverload, source: str) -> None:
     """Remove a record; handles of it say where it was unregistered. A second call does nothing."""
     with lock:
         if records.get(record.key) is record:
-            del records[record.key]
+            _leave(record)
             _retire(record, f"was unregistered at {source}")
 
 
@@ -181,8 +223,9 @@ def _retire(record: OpOverload, reason: str) -> None:
     notify("undefine", record)
 
 
-def _resolve_pending(record: OpOverload) -> None:
-    for entry in pending.pop(record.key, ()):
+def _resolve(waiting: Iterable[Pending], record: OpOverload) -> None:
+    """Make the registrations that waited for a record; warn of those that do not fit it."""
+    for entry in waiting:
         try:
             entry.handle = entry.apply(record)
         except RegistrationError as error:
@@ -192,18 +235,23 @@ def _resolve_pending(record: OpOverload) -> None:
             )
 
 
-def wait(key: str, entry: Pending, fn: Any) -> Handle:
-    """Let a registration wait for its operator."""
+def add_or_wait(key: str, entry: Pending, fn: Any) -> Handle:
+    """Make a registration now, or once its operator is defined."""
     with lock:
-        pending.setdefault(key, []).append(entry)
+        record = records.get(key)
+        if record is not None:
+            return entry.apply(record)
+        pending[key] = (*pending.get(key, ()), entry)
 
     def undo() -> None:
         if entry.handle is not None:
             entry.handle.destroy()
-        elif entry in pending.get(key, ()):
-            pending[key].remove(entry)
-            if not pending[key]:
-                del pending[key]
+            return
+        left = tuple(one for one in pending.get(key, ()) if one is not entry)
+        if left:
+            pending[key] = left
+        else:
+            pending.pop(key, None)
 
     return Handle(fn, undo, entry.source)
 
@@ -217,16 +265,24 @@ def require_live(record: OpOverload) -> None:
         If it is stale; the message says since where.
     """
     if record.stale is not None:
+        place = record.name.replace("::", ".")
         raise StaleError(
             layout(
                 f"operator {record.qualname} {record.stale}; this handle is stale",
                 registered=record.source,
-                fix=f"take the operator anew, from opwright.ops.{record.name.replace('::', '.')} or its module",
+                fix=f"take the operator anew, from opwright.ops.{place} or its module",
             )
         )
 
 
-def check_override(what: str, previous: str | None, source: str, *, allow_override: bool) -> None:
+def check_override(
+    what: str,
+    previous: str | None,
+    source: str,
+    *,
+    allow_override: bool,
+    fix: str = "destroy the first handle or Library, or pass allow_override=True",
+) -> None:
     """Apply the one duplicate policy to a registration that would cover another.
 
     Raises
@@ -242,7 +298,7 @@ def check_override(what: str, previous: str | None, source: str, *, allow_overri
                 f"{what} is already registered",
                 registered=previous,
                 got=f"a second one at {source}",
-                fix="destroy the first handle or Library, or pass allow_override=True",
+                fix=fix,
             )
         )
     if file_of(previous) != file_of(source):
@@ -252,17 +308,24 @@ def check_override(what: str, previous: str | None, source: str, *, allow_overri
         )
 
 
-def _undo_all(undos: list[Callable[[], None]]) -> Callable[[], None]:
-    def undo() -> None:
-        for one in reversed(undos):
-            one()
-
-    return undo
-
-
 def group(fn: Any, handles: list[Handle], source: str) -> Handle:
     """Return one handle for several registrations of one function."""
-    return Handle(fn, _undo_all([handle.destroy for handle in handles]), source)
+    return Handle(fn, lambda: run_all([handle.destroy for handle in reversed(handles)]), source)
+
+
+def _add(record: OpOverload, field: str, item: Any, fn: Any) -> Handle:
+    """Put a kernel or rule on top of a record's; the handle takes it away again."""
+
+    def undo() -> None:
+        items = getattr(record, field)
+        if item in items:
+            setattr(record, field, tuple(one for one in items if one is not item))
+            notify("remove", record, item)
+
+    setattr(record, field, (*getattr(record, field), item))
+    with undone_on_error(undo):
+        notify("add", record, item)
+    return Handle(fn, undo, item.source)
 
 
 def add_kernel(record: OpOverload, kernel: Kernel, *, allow_override: bool = True) -> Handle:
@@ -271,18 +334,9 @@ def add_kernel(record: OpOverload, kernel: Kernel, *, allow_override: bool = Tru
         require_live(record)
         previous = record.kernel(kernel.key, kernel.flavour)
         what = f"kernel of {record.qualname} for {kernel.key}"
-        check_override(what, previous and previous.source, kernel.source, allow_override=allow_override)
-
-        def undo() -> None:
-            kernel.alive = False
-            if kernel in record.kernels:
-                record.kernels = tuple(k for k in record.kernels if k is not kernel)
-                notify("remove", record, kernel)
-
-        record.kernels = (*record.kernels, kernel)
-        with _undone_on_error(undo):
-            notify("add", record, kernel)
-        return Handle(kernel.fn, undo, kernel.source)
+        source = None if previous is None else previous.source
+        check_override(what, source, kernel.source, allow_override=allow_override)
+        return _add(record, "kernels", kernel, kernel.fn)
 
 
 def add_rule(record: OpOverload, rule: Rule, fn: Any, *, allow_override: bool = True) -> Handle:
@@ -291,17 +345,9 @@ def add_rule(record: OpOverload, rule: Rule, fn: Any, *, allow_override: bool = 
         require_live(record)
         previous = record.rule(rule.kind, rule.slot)
         what = f"{rule.kind} rule of {record.qualname}"
-        check_override(what, previous and previous.source, rule.source, allow_override=allow_override)
-
-        def undo() -> None:
-            if rule in record.rules:
-                record.rules = tuple(r for r in record.rules if r is not rule)
-                notify("remove", record, rule)
-
-        record.rules = (*record.rules, rule)
-        with _undone_on_error(undo):
-            notify("add", record, rule)
-        return Handle(fn, undo, rule.source)
+        source = None if previous is None else previous.source
+        check_override(what, source, rule.source, allow_override=allow_override)
+        return _add(record, "rules", rule, fn)
 
 
 def add_fallback(namespace: str, kernel: Kernel) -> Handle:
@@ -315,15 +361,16 @@ def add_fallback(namespace: str, kernel: Kernel) -> Handle:
                 notify(event, record, kernel)
 
     def undo() -> None:
-        kernel.alive = False
-        fallbacks[slot] = tuple(k for k in fallbacks.get(slot, ()) if k is not kernel)
-        if not fallbacks[slot]:
-            del fallbacks[slot]
+        left = tuple(one for one in fallbacks.get(slot, ()) if one is not kernel)
+        if left:
+            fallbacks[slot] = left
+        else:
+            fallbacks.pop(slot, None)
         tell("remove")
 
     with lock:
         fallbacks[slot] = (*fallbacks.get(slot, ()), kernel)
-        with _undone_on_error(undo):
+        with undone_on_error(undo):
             tell("add")
         return Handle(kernel.fn, undo, kernel.source)
 
@@ -336,14 +383,15 @@ def _find_fallbacks(record: OpOverload) -> None:
     record.fallbacks = found
 
 
-def set_enabled(record: OpOverload, kernels: list[Kernel], *, enabled: bool) -> None:
-    """Turn kernels on or off."""
-    with lock:
-        for kernel in kernels:
-            kernel.enabled = enabled
+def set_enabled(record: OpOverload, kernels: list[Kernel], enabled: list[bool]) -> None:
+    """Turn each kernel on or off."""
+
+    def put(states: list[bool]) -> None:
+        for kernel, state in zip(kernels, states, strict=True):
+            kernel.enabled = state
         notify("enable", record)
 
-
-def overloads_of(name: str) -> list[OpOverload]:
-    """Return the live overloads of ``ns::name``, in definition order."""
-    return [record for record in list(records.values()) if record.name == name]
+    with lock:
+        before = [kernel.enabled for kernel in kernels]
+        with undone_on_error(lambda: put(before)):
+            put(enabled)

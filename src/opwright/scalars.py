@@ -70,20 +70,43 @@ def coercion(qualname: str, argument: Argument, convert: Callable[[str, Any], An
     return coerce
 
 
-def fast_test(argument: Argument, name: str) -> str | None:
-    """Return a source expression that is true where ``name`` needs no coercion, or None.
+def coercion_lines(argument: Argument, coerce: str, add: Callable[[str, Any], str]) -> list[str]:
+    """Return source lines that leave a value of the exact class as it is and hand any other to ``coerce``.
 
-    The expression uses only built-in classes by name.
+    Parameters
+    ----------
+    argument
+        The argument; not one with Tensors.
+    coerce
+        The name that its ``coercion`` has in the code.
+    add
+        ``add(name, value)`` makes a value available to the code and returns its name there.
     """
-    if argument.choices is not None:
-        return None
+    name = argument.name
+    change = f"{name} = {coerce}({name})"
+    optional = isinstance(argument.type, OptionalType)
     inner = argument.type.element if isinstance(argument.type, OptionalType) else argument.type
-    if not isinstance(inner, BaseType) or inner.name not in EXACT:
-        return None
-    tests = [f"{name}.__class__ is {cls.__name__}" for cls in EXACT[inner.name]]
-    if isinstance(argument.type, OptionalType):
+    if argument.choices is not None:
+        return [change]
+    if isinstance(inner, ListType):
+        classes = _exact(inner.element)
+        if len(classes) != 1:
+            return [change]
+        right = f"{name}.__class__ is {add('list', list)}"
+        if inner.size is not None:
+            right += f" and {add('len', len)}({name}) == {inner.size}"
+        each, cls = add("each", None), add(classes[0].__name__, classes[0])
+        loop = [f"if {each}.__class__ is not {cls}:", f"    {change}", "    break"]
+        lines = [f"if {right}:", f"    for {each} in {name}:", *(f"        {line}" for line in loop)]
+        return [*lines, f"elif {name} is not None:" if optional else "else:", f"    {change}"]
+    tests = [f"{name}.__class__ is {add(cls.__name__, cls)}" for cls in _exact(inner)]
+    if optional:
         tests.insert(0, f"{name} is None")
-    return " or ".join(tests)
+    return [f"if not ({' or '.join(tests)}): {change}"] if _exact(inner) else [change]
+
+
+def _exact(type_: Type) -> tuple[type, ...]:
+    return EXACT.get(type_.name, ()) if isinstance(type_, BaseType) else ()
 
 
 def _expected(argument: Argument) -> str:
@@ -123,17 +146,9 @@ def _refusing(convert: Callable[[str, Any], Any], name: str, value: Any) -> Any:
 
 
 def _of_list(type_: ListType, inner: Coercion) -> Coercion:
-    leaf = type_.element
-    exact = EXACT.get(leaf.name) if isinstance(leaf, BaseType) else None
     size = type_.size
 
     def coerce(value: Any) -> Any:
-        if value.__class__ is list and exact is not None and (size is None or len(value) == size):
-            for element in value:
-                if element.__class__ not in exact:
-                    break
-            else:
-                return value
         if not isinstance(value, list | tuple):
             if size is None or isinstance(value, str):
                 raise _Refused("must be a list")
@@ -149,11 +164,13 @@ def _of_choices(choices: tuple[Any, ...] | type, inner: Coercion) -> Coercion:
     if isinstance(choices, tuple):
 
         def literal(value: Any) -> Any:
-            for choice in choices:
-                if value is choice or (type(value) is type(choice) and value == choice):
-                    return choice
+            # The value as it is, for a member of an Enum; then the plain value that it stands for.
+            for candidate in (value, inner(value)):
+                for choice in choices:
+                    if candidate is choice or (type(candidate) is type(choice) and candidate == choice):
+                        return choice
             if value is None:
-                return inner(value)
+                return None
             raise _Refused("is not among its choices")
 
         return literal
@@ -171,11 +188,11 @@ def _of_choices(choices: tuple[Any, ...] | type, inner: Coercion) -> Coercion:
 
 def _number(value: Any) -> Any:
     """Return the Python number that a value of any library stands for."""
-    if isinstance(value, bool | int | float | complex):
+    number: Any
+    for number in (bool, int, float, complex):
         # A subclass, such as np.float64 or an IntEnum, becomes the plain number.
-        for cls in (bool, int, float, complex):
-            if isinstance(value, cls):
-                return cls(value)
+        if isinstance(value, number):
+            return number(value)
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         number = value.item()
         if isinstance(number, bool | int | float | complex):
@@ -198,11 +215,15 @@ def _float(value: Any) -> float:
     number = _number(value)
     if isinstance(number, complex):
         raise _Refused("must be real")
-    return float(number)
+    try:
+        return float(number)
+    except OverflowError:
+        raise _Refused("is too large for a float") from None
 
 
 def _complex(value: Any) -> complex:
-    return complex(_number(value))
+    number = _number(value)
+    return number if isinstance(number, complex) else complex(_float(number))
 
 
 def _bool(value: Any) -> bool:

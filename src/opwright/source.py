@@ -11,6 +11,9 @@ from functools import partial
 from types import CodeType
 from typing import Any
 
+GENERATED = "<opwright "
+"""How the file names of generated functions start."""
+
 _PACKAGE = os.path.dirname(__file__) + os.sep  # noqa: PTH120  (pathlib costs 8 ms at import)
 
 
@@ -44,8 +47,13 @@ def source_of(fn: Any) -> str:
 
 
 def file_of(source: str) -> str:
-    """Return the file part of a ``file:line``."""
-    return source.rpartition(":")[0] if not source.startswith("<") else source
+    """Return the file part of a ``file:line``; all cells of a notebook, and all typed lines, are one file."""
+    if source.endswith(">"):
+        return source
+    path = source.rpartition(":")[0]
+    if path.startswith("<") or os.path.basename(os.path.dirname(path)).startswith("ipykernel_"):  # noqa: PTH119, PTH120
+        return "<typed>"
+    return path
 
 
 def caller() -> tuple[str, int]:
@@ -54,6 +62,6 @@ def caller() -> tuple[str, int]:
     The depth counts from the function that calls ``caller``, as ``stacklevel`` does.
     """
     frame, depth = sys._getframe(1), 1  # noqa: SLF001  (the documented way to a frame)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, GENERATED)):
         frame, depth = frame.f_back, depth + 1
     return f"{frame.f_code.co_filename}:{frame.f_lineno}", depth

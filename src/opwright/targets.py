@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from opwright import catalogue, registry
 from opwright.errors import RegistrationError, RegistrationTypeError, RegistrationValueError, layout
 from opwright.frameworks.base import load
-from opwright.keys import DEFAULT, IMPLICIT, device_of, key_of, resolve_key
-from opwright.overload import Kernel, OpOverload
+from opwright.keys import DEFAULT, DEVICE_TYPES, IMPLICIT, device_of, key_of
+from opwright.overload import Kernel, OpOverload, fallthrough_kernel
 from opwright.registry import Handle, Pending
 from opwright.rules.base import names, require_signature
 from opwright.source import caller, source_of
@@ -119,7 +120,8 @@ def or_wait(target: Any, what: str, fn: Any, apply: Callable[[OpOverload], Handl
     record = find(target)
     if record is not None:
         return apply(record)
-    return registry.wait(key_of_name(target), Pending(f"{what} of {target}", source_of(fn), apply), fn)
+    entry = Pending(f"{what} of {target}", source_of(fn), apply)
+    return registry.add_or_wait(key_of_name(target), entry, fn)
 
 
 def require_callable(what: str, fn: Any) -> None:
@@ -192,7 +194,8 @@ def check_fake(record: OpOverload, source: str, *, allow_override: bool) -> None
         )
     if not allow_override:
         meta = record.kernel("Meta")
-        registry.check_override(what, meta and meta.source, source, allow_override=False)
+        place = None if meta is None else meta.source
+        registry.check_override(what, place, source, allow_override=False)
         check_held(record, what, "fake", source)
 
 
@@ -207,11 +210,6 @@ def check_lives_on(what: str, flavour: str, key: str, source: str) -> None:
                 fix=f"annotate it with arrays that can be on {device_type}, or pass flavour=",
             )
         )
-
-
-def fallthrough_kernel() -> None:
-    """Stand for "skip this dispatch key"; register it as a kernel or fallback, it is never called."""
-    raise NotImplementedError("fallthrough_kernel is a marker to register, not a function to call")
 
 
 def is_fallthrough(fn: Any) -> bool:
@@ -252,25 +250,44 @@ def device_keys(device_types: Any) -> list[str]:
     """Return the dispatch keys of ``None`` (every device), one device type, or several."""
     if device_types is None:
         return [DEFAULT]
+    if not isinstance(device_types, str | Iterable):
+        raise RegistrationTypeError(
+            layout("device_types must be a device type, several, or None", got=repr(device_types))
+        )
     several = [device_types] if isinstance(device_types, str) else list(device_types)
-    keys = [key_of(one) if isinstance(one, str) else None for one in several]
-    if None in keys:
-        bad = several[keys.index(None)]
-        resolve_key(str(bad).lower() + "?")
-    return list(dict.fromkeys(key for key in keys if key is not None))
+    if not several:
+        raise RegistrationValueError(
+            layout("device_types is empty", expected="a device type, several, or None for every device")
+        )
+    return list(dict.fromkeys(map(_device_key, several)))
+
+
+def _device_key(device_type: Any) -> str:
+    if not isinstance(device_type, str):
+        raise RegistrationTypeError(layout("a device type must be a string", got=repr(device_type)))
+    key = key_of(device_type)
+    if key is None:
+        base = device_type.lower().partition(":")[0]
+        raise RegistrationError(
+            layout(
+                f"{device_type!r} is not a device type",
+                expected=f"one of {', '.join(DEVICE_TYPES)}",
+                fix=f"write {base!r}" if key_of(base) is not None else None,
+            )
+        )
+    return key
 
 
 @contextmanager
 def all_or_none() -> Iterator[list[Handle]]:
     """Collect handles; where the block raises, destroy those made so far."""
     handles: list[Handle] = []
-    with registry.lock:
-        try:
-            yield handles
-        except BaseException:
-            for handle in reversed(handles):
-                handle.destroy()
-            raise
+
+    def undo() -> None:
+        registry.run_all([handle.destroy for handle in reversed(handles)])
+
+    with registry.lock, registry.undone_on_error(undo):
+        yield handles
 
 
 def require_device(schema: FunctionSchema, keys: list[str], source: str) -> None:

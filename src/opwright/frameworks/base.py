@@ -12,13 +12,14 @@ from abc import ABC, abstractmethod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from opwright import catalogue
-from opwright.errors import RegistrationError, UnsupportedError, layout
+from opwright import catalogue, registry
+from opwright.errors import NoKernelError, RegistrationError, UnsupportedError, layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from opwright.overload import Kernel, OpOverload
+    from opwright.rules.base import Rule
 
 RULE_KINDS = ("fake", "autograd", "jvp", "vmap", "autocast", "torch_dispatch", "functionalization")
 """The kinds of rule that every framework lowers or declares unsupported with a reason."""
@@ -61,10 +62,10 @@ class Framework(ABC):
     def from_dlpack(self, array: Any) -> Any:
         """Return an array of this framework of any array that exports DLPack, of the same memory."""
 
-    def attach(self, record: OpOverload) -> None:  # noqa: B027  (optional)
+    def attach(self, record: OpOverload) -> None:
         """Define the overload in the framework's own machinery; called once, before the first call."""
 
-    def changed(self, event: str, record: OpOverload, item: Any) -> None:  # noqa: B027  (optional)
+    def changed(self, event: str, record: OpOverload, item: Any) -> None:
         """Hear of a change to a record: ``undefine``, ``add``, ``remove`` or ``enable``."""
 
     def lookup(self, target: Any) -> OpOverload | None:
@@ -79,9 +80,37 @@ class Framework(ABC):
         """Return the kernel in force at a key for an operator in the framework's own dispatcher."""
         raise UnsupportedError(layout(f"{self.name} has no kernels of its own for {record.qualname}"))
 
+    def held_at(self, record: OpOverload, slot: str) -> str | None:
+        """Return where the framework's dispatcher got what it holds at a dispatch key or ``"fake"``, or None.
+
+        Asked for operators in the framework's own dispatcher, where a registration may not cover another.
+        """
+        return None
+
+    def fallback_changed(self, namespace: str, key: str) -> None:
+        """Hear that another fallback is in force for a namespace (``_`` for all) and dispatch key."""
+
     def convert(self, kind: str, value: Any) -> Any:
         """Return this framework's own object for a dtype (``ScalarType``) or device (``Device``)."""
         return value
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        """Return a floating array as another dtype (its standard name), any other as it is: autocast."""
+        raise UnsupportedError(layout(f"opwright.autocast does not act on arrays of {self.name}"))
+
+    def run_fake(self, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run a fake of this framework's flavour on what it computes shapes with.
+
+        ``args`` and ``kwargs`` hold a `FakeArray` for each array. What is returned has, for each array,
+        anything with a ``shape`` and a ``dtype`` and without data.
+        """
+        raise UnsupportedError(
+            layout(
+                f"a fake of flavour {rule.flavour} cannot run on arrays of another framework",
+                registered=rule.source,
+                fix="write it with opwright.empty_like and opwright.empty, for any framework",
+            )
+        )
 
 
 _loaded: dict[str, Framework] = {}
@@ -123,9 +152,30 @@ def of_flavour(flavour: str) -> Framework:
     return load(flavour)
 
 
+def run_elsewhere(rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run a fake in the framework of its flavour."""
+    return of_flavour(rule.flavour).run_fake(rule, args, kwargs)
+
+
+def no_kernel(record: OpOverload, framework: Framework, device_type: str) -> NoKernelError:
+    """Return the error for a call that no kernel can take."""
+    return NoKernelError(
+        layout(
+            f"{record.qualname} has no kernel for {framework.name} arrays on {device_type}",
+            expected=f"kernels for {record.kernels_text()}",
+            got=f"{framework.name} arrays on {device_type}",
+            registered=record.source,
+            fix=f"register one: @opwright.register_kernel({record.qualname!r}, {device_type!r})",
+        )
+    )
+
+
 def ensure_attached(framework: Framework, record: OpOverload) -> None:
     """Attach a record to a framework unless it is."""
-    if framework.name not in record.lowered:
+    with registry.lock:
+        if framework.name in record.lowered:
+            return
+        registry.require_live(record)
         record.lowered[framework.name] = None
         try:
             framework.attach(record)
@@ -143,7 +193,7 @@ def bridge(kernel: Kernel, framework: Framework) -> Callable[..., Any]:
     if kernel.flavour in (framework.flavour, catalogue.ARRAY_API):
         return kernel.fn
     other = of_flavour(kernel.flavour)
-    there, back = _crossing(framework, other), _crossing(other, framework)
+    there, back = crossing(framework, other), crossing(other, framework)
     fn = kernel.fn
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -153,7 +203,7 @@ def bridge(kernel: Kernel, framework: Framework) -> Callable[..., Any]:
     return call
 
 
-def _crossing(giver: Framework, taker: Framework) -> Callable[[Any], Any]:
+def crossing(giver: Framework, taker: Framework) -> Callable[[Any], Any]:
     """Return the function that turns a giver's arrays into a taker's, in lists and tuples too."""
     if taker.flavour == "numpy":
         one = giver.to_numpy
@@ -165,6 +215,8 @@ def _crossing(giver: Framework, taker: Framework) -> Callable[[Any], Any]:
     def cross(value: Any) -> Any:
         if value.__class__ in (list, tuple):
             return value.__class__(map(cross, value))
+        if value.__class__ is dict:
+            return {name: cross(one) for name, one in value.items()}
         info = catalogue.framework_of_class(value.__class__)
         return one(value) if info is not None and info.name == giver.name else value
 

@@ -50,7 +50,7 @@ def describe(
         raise RegistrationTypeError(
             layout(
                 f"{what} has another signature than it is called with",
-                expected="(mode, func, types, args, kwargs) for a mode, (func, types, args, kwargs) for a tensor class",
+                expected="(mode, func, types, args, kwargs), or without mode for a tensor class",
                 got=reason,
                 registered=source_of(fn),
             )
