@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opwright import registry
+from opwright import catalogue, registry
+from opwright.entry import first_array
 from opwright.errors import RegistrationError, StaleError, layout
-from opwright.frameworks.base import load
-from opwright.keys import resolve_key
+from opwright.frameworks.base import bridge, load
+from opwright.keys import DEFAULT, IMPLICIT, device_of, resolve_key
 from opwright.schema import signature_of
 from opwright.targets import require
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from opwright.overload import Kernel, OpOverload
 
 
@@ -53,10 +56,26 @@ class BoxedKernel:
         bound = signature_of(self._record.schema).bind(*args, **kwargs)
         bound.apply_defaults()
         leading = (dispatch_keys,) if self._kernel.with_keyset else ()
-        return self._kernel.fn(*leading, *bound.args, **bound.kwargs)
+        return self._function(bound.arguments)(*leading, *bound.args, **bound.kwargs)
+
+    def _function(self, values: Mapping[str, Any]) -> Callable[..., Any]:
+        """Return the kernel's function, arrays of another flavour than its own taken over and back."""
+        arrays = [argument.name for argument in self._record.schema.arguments if argument.has_tensors]
+        first = first_array(values[name] for name in arrays)
+        info = catalogue.framework_of_class(first.__class__)
+        return self._kernel.fn if info is None else bridge(self._kernel, load(info.name))
 
 
-def get_kernel(op: Any, dispatch_key: str) -> Any:
+def _computes(key: str) -> bool:
+    return key in (DEFAULT, IMPLICIT) or device_of(key) is not None
+
+
+def _keys(key: str) -> tuple[str, ...]:
+    """Return the keys whose kernels count for a key, the nearest first: one for every device for each."""
+    return (key, DEFAULT, IMPLICIT) if _computes(key) and key != IMPLICIT else (key,)
+
+
+def get_kernel(op: Any, dispatch_key: Any) -> Any:
     """Return the kernel in force at a dispatch key, with a method ``call_boxed(keyset, *args, **kwargs)``.
 
     Parameters
@@ -64,7 +83,7 @@ def get_kernel(op: Any, dispatch_key: str) -> Any:
     op
         A qualified name, an operator, or one that a framework's dispatcher holds.
     dispatch_key
-        A dispatch key such as ``"CPU"``, or a device type.
+        A dispatch key such as ``"CPU"``, or a device type, by name or as torch's own object.
 
     Raises
     ------
@@ -72,11 +91,13 @@ def get_kernel(op: Any, dispatch_key: str) -> Any:
         If the operator has no kernel for the key; the message names both.
     """
     record = require(op)
-    key = resolve_key(dispatch_key)
+    key = resolve_key(getattr(dispatch_key, "name", dispatch_key))
     if record.owner:
         return load(record.owner).get_kernel(record, key)
     with registry.lock:
-        kernel = record.kernel(key)
+        kernel = next(filter(None, map(record.kernel, _keys(key))), None)
+    if kernel is None and "torch" in record.lowered and not _computes(key):
+        return load("torch").get_kernel(record, key)
     if kernel is None:
         raise RegistrationError(
             layout(

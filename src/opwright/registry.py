@@ -235,6 +235,12 @@ def _resolve(waiting: Iterable[Pending], record: OpOverload) -> None:
             )
 
 
+def adopt(record: OpOverload) -> None:
+    """Make what waited for a record that a framework's own dispatcher holds."""
+    with lock:
+        _resolve(pending.pop(record.key, ()), record)
+
+
 def add_or_wait(key: str, entry: Pending, fn: Any) -> Handle:
     """Make a registration now, or once its operator is defined."""
     with lock:
