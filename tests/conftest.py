@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 
 import pytest
+
+_count = itertools.count()
 
 
 def _why_no_cuda() -> str | None:
@@ -22,3 +25,17 @@ def pytest_collection_modifyitems(items):
     if reason:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def ns():
+    """A namespace of the test's own, emptied afterwards."""
+    name = f"t{next(_count)}"
+    yield name
+    from opwright import registry
+
+    for key, record in list(registry.records.items()):
+        if key.startswith(f"{name}::"):
+            registry.undefine(record, "the end of the test")
+    assert not [key for key in registry.pending if key.startswith(f"{name}::")]
+    assert not [slot for slot in registry.fallbacks if slot[0] in (name, "_")]

@@ -27,7 +27,6 @@ _PREFIXED = (
     "SparseCsr",
     "Quantized",
     "NestedTensor",
-    "AutogradNestedTensor",
 )
 _OTHER = """
     Autograd AutogradOther AutogradFunctionality AutogradNestedTensor ADInplaceOrView BackendSelect Python

@@ -68,7 +68,7 @@ class OperatorPacket:
             return getattr(default.operator, name)
         raise AttributeError(f"operator {self._name} has no overload {name!r}")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the first overload, in definition order, that takes these arguments."""
         records = registry.overloads_of(self._name)
         if len(records) == 1:

@@ -84,7 +84,7 @@ class Handle:
         self._undo: Callable[[], None] | None = undo
         self.source = source
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the registered function."""
         return self._fn(*args, **kwargs)
 
