@@ -1,0 +1,195 @@
+"""What torch's dispatcher holds: its operators, their kernels and where these were registered, by name.
+
+Torch has no public way to ask; each question is asked here, in one place.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload as TorchOverload
+from torch._ops import OpOverloadPacket as TorchPacket
+
+from opwright.errors import RegistrationError, UnsupportedError, layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+AUTOCAST = "Autocast"
+AUTOGRAD = "Autograd"
+IMPLICIT = "CompositeImplicitAutograd"
+
+_dispatcher: Any = torch._C  # noqa: SLF001  (see the module's docstring)
+_REGISTERED = re.compile(r"registered at (.*?:\d+)")
+
+
+def overload_of(target: Any) -> TorchOverload | None:
+    """Return the overload of a packet, overload, ``CustomOpDef`` or name; None where torch holds none.
+
+    Raises
+    ------
+    RegistrationError
+        If torch holds the operator, but only under other overloads.
+    """
+    if isinstance(target, TorchOverload):
+        return target
+    if isinstance(target, TorchPacket):
+        return _of_packet(target, "default")
+    inner = getattr(target, "_opoverload", None)
+    if isinstance(inner, TorchOverload):
+        return inner
+    if not isinstance(target, str):
+        return None
+    namespace, _, rest = target.partition("::")
+    name, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    return None if packet is None else _of_packet(packet, overload or "default")
+
+
+def _of_packet(packet: TorchPacket, overload: str) -> TorchOverload | None:
+    names = packet.overloads()
+    if overload in names:
+        found: TorchOverload = getattr(packet, overload)
+        # Scalar overloads of TorchScript have a schema and no place in the dispatcher.
+        return found if holds(found.name()) else None
+    if overload != "default" or not any(holds(f"{packet._qualified_op_name}.{name}") for name in names):  # noqa: SLF001
+        return None
+    qualname = packet._qualified_op_name  # noqa: SLF001
+    raise RegistrationError(
+        layout(
+            f"{qualname} has no overload without a name",
+            expected="one of " + ", ".join(f"{qualname}.{name}" for name in sorted(names)),
+            got=qualname,
+        )
+    )
+
+
+def holds(qualname: str) -> bool:
+    """Return whether torch's dispatcher holds an operator of this name."""
+    name, _, overload = qualname.partition(".")
+    try:
+        _dispatcher._dispatch_find_schema_or_throw(name, overload)  # noqa: SLF001
+    except RuntimeError:
+        return False
+    return True
+
+
+def _names() -> list[str]:
+    return list(_dispatcher._dispatch_get_all_op_names())  # noqa: SLF001
+
+
+def names_in(namespace: str) -> list[str]:
+    """Return the qualified names of the operators in a namespace, ``_`` for all."""
+    return [name for name in _names() if namespace in ("_", name.partition("::")[0])]
+
+
+def keys() -> list[str]:
+    """Return the dispatch keys of the installed torch that its enumeration names."""
+    return list(torch._C.DispatchKey.__members__)  # noqa: SLF001
+
+
+def has_kernel(qualname: str, key: str) -> bool:
+    """Return whether an operator has a kernel at this very key; false for a key torch does not have."""
+    try:
+        return bool(_dispatcher._dispatch_has_kernel_for_dispatch_key(qualname, key))  # noqa: SLF001
+    except RuntimeError:
+        return False
+
+
+def runtime_keys(alias: str) -> list[str]:
+    """Return the keys that ``Autocast`` or ``Autograd`` stands for."""
+    skipped = (alias, f"{alias}Functionality", f"{alias}NestedTensor")
+    return [key for key in keys() if key.startswith(alias) and key not in skipped]
+
+
+def concrete_keys(qualname: str, key: str) -> list[str]:
+    """Return the keys to register at for an operator, so that torch does not pass a kernel over.
+
+    Torch cannot read ``Autocast``. A kernel at ``Autograd`` is never called where the operator has one at
+    ``CompositeImplicitAutograd`` and none for the backend.
+    """
+    if key == AUTOCAST or (key == AUTOGRAD and has_kernel(qualname, IMPLICIT)):
+        return runtime_keys(key)
+    return [key]
+
+
+def source_of(qualname: str, key: str = "") -> str:
+    """Return where torch says that an operator, or its kernel at a key, was registered."""
+    for line in str(_dispatcher._dispatch_dump(qualname)).splitlines():  # noqa: SLF001
+        label, _, rest = line.partition(": ")
+        if label.removesuffix("[alias]").removesuffix(" (inactive)") == (key or "debug"):
+            found = _REGISTERED.search(rest)
+            return found[1] if found else rest.strip()
+    return "an unknown place in torch"
+
+
+def computed_kernel(qualname: str, key: str) -> Any:
+    """Return what the dispatcher calls for an operator at a key, as an object with ``call_boxed``.
+
+    Raises
+    ------
+    RuntimeError
+        If it has none, or torch has no such key.
+    """
+    try:
+        get = torch.library.get_kernel
+    except AttributeError:
+        raise UnsupportedError(
+            layout(
+                f"torch {torch.__version__} gives no access to the kernels of its operators",
+                got=f"{qualname} at {key}",
+                fix="install torch 2.10 or newer",
+            )
+        ) from None
+    return get(qualname, key)
+
+
+def _entry(qualname: str) -> Any:
+    """Return what torch keeps of an operator beside its dispatcher: fakes, and rules for modes."""
+    from torch._library.simple_registry import singleton
+
+    return singleton.find(qualname)
+
+
+def fake_source(qualname: str) -> str | None:
+    """Return where the fake of an operator in force was registered, or None where torch has none."""
+    kernel = _entry(qualname).fake_impl.kernel
+    return None if kernel is None else str(kernel.source)
+
+
+def register_fake(library: Any, qualname: str, fn: Callable[..., Any], source: str) -> Any:
+    """Register a fake, and the kernel for meta tensors that torch makes of it; return torch's handle.
+
+    Not by ``torch.library.register_fake``: what it registers for a ``CustomOpDef`` stays for ever, and for
+    an operator of a C++ library it wants to be called from the module that this names.
+    """
+    return _entry(qualname).fake_impl.register(fn, source, lib=library)
+
+
+def register_dispatch_rule(qualname: str, cls: type, fn: Callable[..., Any]) -> Any:
+    """Register what runs for a mode or tensor subclass; return torch's handle."""
+    return _entry(qualname).torch_dispatch_rules.register(cls, fn)
+
+
+def dispatch_rule(qualname: str, cls: type) -> Any:
+    """Return what torch runs for a mode or tensor subclass, or None."""
+    return _entry(qualname).torch_dispatch_rules.find(cls)
+
+
+def custom_op_of(native: TorchOverload) -> Any:
+    """Return the ``CustomOpDef`` of an overload, or None."""
+    from torch._library.custom_ops import OPDEFS
+
+    found = OPDEFS.get(native.name())
+    return found if found is not None and found._opoverload is native else None  # noqa: SLF001
+
+
+def formula_source(custom_op: Any) -> str | None:
+    """Return where the backward of a ``CustomOpDef`` is, or None where it has none."""
+    backward = custom_op._backward_fn  # noqa: SLF001
+    code = getattr(backward, "__code__", None)
+    if code is None:
+        return None if backward is None else repr(backward)
+    return f"{code.co_filename}:{code.co_firstlineno}"
