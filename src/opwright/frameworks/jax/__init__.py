@@ -1,0 +1,7 @@
+"""JAX: every overload is a primitive of its own, right under every transform."""
+
+from __future__ import annotations
+
+from opwright.frameworks.jax.framework import FRAMEWORK
+
+__all__ = ["FRAMEWORK"]

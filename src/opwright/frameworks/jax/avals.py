@@ -1,0 +1,103 @@
+"""Abstract values: canonical dtypes, mesh axes that operands vary over, zeros of the right kind.
+
+Zeros and outputs take their mesh axes from an abstract value, never from a shape and dtype alone: under
+``shard_map`` a zero that does not vary made derivatives silently wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.interpreters import ad
+
+FLOAT0 = jax.dtypes.float0
+
+
+def canonical(dtype: Any) -> np.dtype[Any]:
+    """Return the dtype that JAX keeps for one: 32 bits for 64 while x64 is off."""
+    return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+
+
+def is_inexact(aval: Any) -> bool:
+    """Return whether an abstract value, or array, is floating or complex."""
+    return bool(jax.dtypes.issubdtype(aval.dtype, np.inexact))
+
+
+def is_complex(aval: Any) -> bool:
+    """Return whether an abstract value, or array, is complex."""
+    return bool(jax.dtypes.issubdtype(aval.dtype, np.complexfloating))
+
+
+def is_live(tangent: Any) -> bool:
+    """Return whether a tangent may be other than zero."""
+    return type(tangent) is not ad.Zero and tangent.dtype != FLOAT0
+
+
+def zeros(aval: Any) -> Any:
+    """Return zeros that vary over the same mesh axes as the abstract value."""
+    return ad.instantiate_zeros(ad.Zero(aval))
+
+
+def no_tangent(array: Any) -> Any:
+    """Return the symbolic zero tangent of an array."""
+    return ad.Zero(jax.typeof(array).to_tangent_aval())
+
+
+def varying(aval: Any) -> frozenset[Any]:
+    """Return the mesh axes that a value varies over inside ``shard_map``."""
+    kind = getattr(aval, "manual_axis_type", None)
+    return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
+
+
+def shaped(shape: Sequence[Any], dtype: Any, operands: Sequence[Any]) -> Any:
+    """Return the abstract value of an output: unsharded, varying over the axes that the operands do."""
+    like = next((aval for aval in operands if isinstance(aval, jax.core.ShapedArray)), None)
+    if like is None:
+        return jax.core.ShapedArray(tuple(shape), np.dtype(dtype))
+    spec = jax.sharding.PartitionSpec(*[None] * len(shape))
+    how: dict[str, Any] = {"sharding": like.sharding.update(spec=spec)}
+    kind = getattr(like, "manual_axis_type", None)
+    if kind is not None:
+        how["manual_axis_type"] = kind
+    elif hasattr(like, "vma"):
+        how["vma"] = like.vma
+    return jax.core.ShapedArray(tuple(shape), np.dtype(dtype), **how)
+
+
+def same_axes(arrays: Sequence[Any]) -> list[Any]:
+    """Return the operands cast so that all vary over the same mesh axes."""
+    if not any(isinstance(array, jax.core.Tracer) for array in arrays):
+        return list(arrays)
+    over = [varying(jax.typeof(array)) for array in arrays]
+    axes = frozenset().union(*over)
+    if not axes:
+        return list(arrays)
+    return [
+        jax.lax.pcast(array, tuple(axes - own), to="varying") if axes - own else array
+        for array, own in zip(arrays, over, strict=True)
+    ]
+
+
+def without_axis(aval: Any) -> Any:
+    """Return the abstract value of one row of a batch along the first axis."""
+    return shaped(aval.shape[1:], aval.dtype, [aval])
+
+
+def typed(value: Any) -> Any:
+    """Return a key under which values are equal only if type and value are: 1, 1.0 and True differ."""
+    if isinstance(value, tuple | list):
+        return (type(value), *map(typed, value))
+    if isinstance(value, float):
+        return float, value.hex()
+    if isinstance(value, complex):
+        return complex, value.real.hex(), value.imag.hex()
+    if isinstance(value, dict):
+        return (dict, *((typed(name), typed(entry)) for name, entry in value.items()))
+    try:
+        hash(value)
+    except TypeError:
+        return type(value), id(value)
+    return type(value), value

@@ -1,0 +1,264 @@
+"""Kernels on the host inside a compiled program: the body that XLA calls, and how it is reached.
+
+* Inputs are read-only views of XLA's buffers; what a kernel returns is copied into XLA's output buffers,
+  unless it wrote there itself (a keyword parameter ``out`` that is not in the schema).
+* An exception becomes a ``JaxRuntimeError`` with operator, kernel, type and traceback in its text; where a
+  frame of ours encloses the program, that frame raises the kernel's own exception instead.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from opwright.errors import OutputError, UnsupportedError, layout
+from opwright.frameworks.base import of_flavour
+from opwright.frameworks.jax.avals import canonical
+
+Compute = Callable[[Sequence[Any], Sequence[Any] | None], list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a computation runs on one device type.
+
+    Parameters
+    ----------
+    title
+        The operator, for messages.
+    flavour
+        The arrays that ``compute`` takes and returns; those of JAX are traced, others run on the host or,
+        on a GPU, on device buffers.
+    compute
+        ``compute(arrays, outs)`` returns the outputs; ``outs``, where given, are arrays to write them into.
+    source
+        ``file:line`` of the kernel.
+    impure
+        Whether two equal calls may differ, so that none is merged or left out.
+    """
+
+    title: str
+    flavour: str
+    compute: Compute
+    source: str
+    impure: bool = False
+
+    @property
+    def inline(self) -> bool:
+        """Whether the body is traced."""
+        return self.flavour in ("jax", "array_api")
+
+
+class _Watch:
+    """How many frames of ours wait for a compiled program, and the exceptions of kernels meanwhile."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count = 0
+        self.raised: list[tuple[str, BaseException]] = []
+
+
+_watch = _Watch()
+
+
+@contextmanager
+def original_errors() -> Iterator[None]:
+    """Raise a kernel's own exception where the block fails because of it."""
+    with _watch.lock:
+        _watch.count += 1
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        text = str(error)
+        with _watch.lock:
+            own = next((raised for key, raised in _watch.raised if key in text), None)
+        if own is None:
+            raise
+        raise own from error
+    finally:
+        with _watch.lock:
+            _watch.count -= 1
+            if not _watch.count:
+                _watch.raised.clear()
+
+
+class KernelFailure(RuntimeError):
+    """What a body raises into XLA: the text is all that comes through."""
+
+
+def failure(plan: Plan, error: BaseException) -> KernelFailure:
+    """Return the exception that carries a kernel's own one through XLA."""
+    lines = "".join(traceback.format_exception(error)).rstrip()
+    text = layout(
+        f"kernel of {plan.title} raised {type(error).__name__}: {error}",
+        registered=f"{plan.source} ({plan.flavour})",
+    )
+    text = f"{text}\n{lines}"
+    with _watch.lock:
+        if _watch.count:
+            _watch.raised.append((text, error))
+    return KernelFailure(text)
+
+
+def read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the view, closed to writing: XLA's inputs are other arrays' memory."""
+    array.flags.writeable = False
+    return array
+
+
+def fill(plan: Plan, outs: Sequence[Any], results: Sequence[Any]) -> None:
+    """Copy a kernel's results into output buffers, after comparing shapes and dtypes exactly."""
+    if len(results) != len(outs):
+        raise differs(plan, f"{len(outs)} outputs", f"{len(results)} outputs")
+    for index, (out, result) in enumerate(zip(outs, results, strict=True)):
+        if result is out:
+            continue
+        if tuple(result.shape) != tuple(out.shape) or not _fits(result.dtype, out.dtype):
+            raise differs(plan, described(out), described(result), index)
+        out[...] = result
+
+
+def _fits(dtype: Any, wanted: Any) -> bool:
+    """Return whether a dtype is the wanted one, or would be while x64 is off."""
+    return dtype == wanted or (isinstance(dtype, np.dtype) and canonical(dtype) == wanted)
+
+
+def described(array: Any) -> str:
+    """Return ``float32[2,3]``."""
+    return f"{str(array.dtype).removeprefix('torch.')}[{','.join(map(str, array.shape))}]"
+
+
+def differs(plan: Plan, expected: str, got: str, index: int | None = None) -> OutputError:
+    """Return the error for a kernel whose output is not what the fake said."""
+    which = "" if index is None else f" output {index} of"
+    return OutputError(
+        layout(
+            f"{plan.title}:{which} the kernel and the fake differ",
+            expected=f"{expected} (the fake)",
+            got=f"{got} (the kernel)",
+            registered=plan.source,
+        )
+    )
+
+
+def on_numpy(plan: Plan) -> Compute:
+    """Return the plan's ``compute`` for NumPy views, whatever CPU flavour its kernel has."""
+    if plan.flavour == "numpy":
+        return plan.compute
+    other = of_flavour(plan.flavour)
+
+    def compute(arrays: Sequence[Any], outs: Sequence[Any] | None) -> list[Any]:
+        theirs = None if outs is None else [other.from_numpy(out) for out in outs]
+        results = plan.compute([other.from_numpy(array) for array in arrays], theirs)
+        if theirs is None or outs is None:
+            return [other.to_numpy(result) for result in results]
+        # A result that is the output given to the kernel is that output on this side too.
+        known = {id(one): out for one, out in zip(theirs, outs, strict=True)}
+        return [known[id(r)] if id(r) in known else other.to_numpy(r) for r in results]
+
+    return compute
+
+
+def host_body(plan: Plan) -> Callable[[Sequence[Any], Sequence[Any]], None]:
+    """Return what is called with views of XLA's input and output buffers."""
+    compute = on_numpy(plan)
+
+    def body(arrays: Sequence[Any], outs: Sequence[Any]) -> None:
+        try:
+            fill(plan, outs, compute(arrays, outs))
+        except BaseException as error:
+            raise failure(plan, error) from None
+
+    return body
+
+
+def through_buffers(plan: Plan, shapes: Sequence[jax.ShapeDtypeStruct]) -> Callable[..., Any]:
+    """Return a traceable function that runs a host kernel on XLA's own buffers."""
+    from jax.experimental.buffer_callback import buffer_callback
+
+    body = host_body(plan)
+    asarray = np.asarray
+
+    def callback(_context: Any, outs: Sequence[Any], *arrays: Any) -> None:
+        body([read_only(asarray(array)) for array in arrays], [asarray(out) for out in outs])
+
+    call: Callable[..., Any] = buffer_callback(callback, list(shapes), has_side_effect=plan.impure)
+    return call
+
+
+def through_device_buffers(plan: Plan, shapes: Sequence[jax.ShapeDtypeStruct]) -> Callable[..., Any]:
+    """Return a traceable function that runs a CUDA kernel on XLA's buffers and XLA's stream."""
+    from jax.experimental.buffer_callback import buffer_callback
+
+    other = of_flavour(plan.flavour)
+
+    def callback(context: Any, outs: Sequence[Any], *arrays: Any) -> None:
+        try:
+            with _stream(plan.flavour, context.stream):
+                theirs = [other.from_dlpack(out) for out in outs]
+                results = plan.compute([other.from_dlpack(array) for array in arrays], theirs)
+                fill(plan, theirs, results)
+        except BaseException as error:
+            raise failure(plan, error) from None
+
+    call: Callable[..., Any] = buffer_callback(callback, list(shapes), has_side_effect=plan.impure)
+    return call
+
+
+def _stream(flavour: str, stream: int) -> Any:
+    """Return the context in which a flavour's library works on XLA's stream."""
+    if flavour == "cupy":
+        import cupy
+
+        return cupy.cuda.ExternalStream(stream)
+    import torch
+
+    return torch.cuda.stream(torch.cuda.ExternalStream(stream))
+
+
+def through_copies(plan: Plan, shapes: Sequence[jax.ShapeDtypeStruct]) -> Callable[..., Any]:
+    """Return a traceable function that runs a host kernel with copies both ways, by public names only."""
+    body = host_body(plan)
+
+    def callback(*arrays: Any) -> list[Any]:
+        views = [read_only(np.asarray(array).view()) for array in arrays]
+        outs = [np.empty(shape.shape, shape.dtype) for shape in shapes]
+        body(views, outs)
+        return outs
+
+    def call(*arrays: Any) -> Any:
+        if plan.impure:
+            from jax.experimental import io_callback
+
+            return io_callback(callback, list(shapes), *arrays)
+        return jax.pure_callback(callback, list(shapes), *arrays, vmap_method="sequential")
+
+    return call
+
+
+def has_buffers() -> bool:
+    """Return whether this JAX offers ``buffer_callback``."""
+    try:
+        from jax.experimental.buffer_callback import buffer_callback
+    except ImportError:
+        return False
+    return callable(buffer_callback)
+
+
+def not_exportable(title: str) -> UnsupportedError:
+    """Return the error for exporting a host kernel where no stable target can be named."""
+    return UnsupportedError(
+        layout(
+            f"{title} cannot be exported: its kernel runs on the host",
+            expected="a kernel of flavour jax or array_api, or the extra that gives host kernels a target by name",
+            fix="pip install 'opwright[tvm-ffi]', then allow the target that "
+            "opwright.frameworks.jax.export_target(op) names",
+        )
+    )

@@ -1,0 +1,206 @@
+"""A kernel as a function of flat arrays: arguments put together, outputs taken apart and tested.
+
+* A kernel with a keyword parameter ``out`` that is not in the schema and defaults to None is handed XLA's
+  own output buffer there (a tuple of them for several returns) and may write into it and return it.
+* JAX's arrays are immutable. A mutating kernel of flavour ``array_api`` gets references for the arguments
+  that it mutates and writes ``x[...] = …``; one of flavour ``jax`` returns their new values after its
+  outputs; any other gets a fresh copy.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from opwright.errors import OutputError, layout
+from opwright.frameworks.base import of_flavour
+from opwright.frameworks.jax.arguments import Template, fill, flatten_outputs, is_ref, structure_of
+from opwright.frameworks.jax.callbacks import Compute
+from opwright.outputs import is_one, not_same, same_objects
+from opwright.overload import Kernel, OpOverload
+from opwright.rules.autograd import new_values, returned_mutations
+from opwright.schema import FunctionSchema
+
+Apply = Callable[..., tuple[list[Any], tuple[Any, ...]]]
+
+
+def takes_out(kernel: Kernel, schema: FunctionSchema) -> bool:
+    """Return whether a kernel can write its outputs into arrays that it is given as ``out``."""
+    if kernel.flavour in ("jax", "array_api") or any(a.name == "out" for a in schema.arguments):
+        return False
+    try:
+        parameter = inspect.signature(kernel.fn).parameters.get("out")
+    except (TypeError, ValueError):
+        return False
+    return (
+        parameter is not None
+        and parameter.default is None
+        and parameter.kind is not parameter.POSITIONAL_ONLY
+    )
+
+
+def compute(record: OpOverload, kernel: Kernel, template: Template) -> Compute:
+    """Return the function from flat arrays, and outputs to write into, to flat outputs."""
+    run = apply(record, kernel, template)
+    return lambda arrays, outs: run(arrays, outs)[0]
+
+
+def apply(record: OpOverload, kernel: Kernel, template: Template) -> Apply:
+    """Return the function that runs a kernel on flat arrays: flat outputs, and their structure."""
+    schema = record.schema
+    static = _in_flavour(schema, template, kernel.flavour)
+    count = len(schema.positional)
+    keyword_only = [argument.name for argument in schema.keyword_only]
+    leading = (None,) if kernel.with_keyset else ()
+    into = takes_out(kernel, schema)
+    mutated = [i for i, argument in enumerate(schema.arguments) if argument.is_write]
+    functional = kernel.flavour == "jax" and bool(mutated)
+    fn = kernel.fn
+
+    def run(arrays: Sequence[Any], outs: Sequence[Any] | None = None) -> tuple[list[Any], tuple[Any, ...]]:
+        values = fill(schema, static, arrays)
+        if mutated and not functional:
+            _make_writable(schema, values, mutated, kernel.flavour, outs)
+        kwargs = dict(zip(keyword_only, values[count:], strict=True))
+        if into and outs is not None:
+            kwargs["out"] = outs[0] if len(schema.returns) == 1 else tuple(outs[: len(schema.returns)])
+        result = fn(*leading, *values[:count], **kwargs)
+        if functional:
+            return _functional(record, kernel, result)
+        leaves, structure = flatten_outputs(record, result, kernel.flavour, kernel)
+        if mutated:
+            _require_returned(record, kernel, values, result)
+        return leaves + _new_values(schema, values), structure
+
+    return run
+
+
+def _in_flavour(schema: FunctionSchema, template: Template, flavour: str) -> Template:
+    """Return the template with dtypes and devices as the flavour's own objects."""
+    if flavour in ("jax", "array_api"):
+        return template
+    kinds = [
+        argument.base if argument.base in ("ScalarType", "Device") else None for argument in schema.arguments
+    ]
+    if not any(kinds):
+        return template
+    convert = of_flavour(flavour).convert
+
+    def one(kind: str, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [one(kind, entry) for entry in value]
+        if value is None:
+            return None
+        return convert(kind, device_name(value) if kind == "Device" else value)
+
+    return tuple(one(kind, value) if kind else value for kind, value in zip(kinds, template, strict=True))
+
+
+def device_name(device: Any) -> str:
+    """Return a device of JAX in torch's words, such as ``"cuda:0"``."""
+    platform = getattr(device, "platform", None)
+    if platform is None:
+        return str(device)
+    kind = "cuda" if platform in ("gpu", "cuda", "rocm") else str(platform)
+    return kind if kind == "cpu" else f"{kind}:{device.local_hardware_id or 0}"
+
+
+def _make_writable(
+    schema: FunctionSchema, values: list[Any], mutated: list[int], flavour: str, outs: Sequence[Any] | None
+) -> None:
+    """Replace each mutated argument by something that the kernel may write to."""
+    places = _places(schema, outs) if outs is not None else {}
+    for index in mutated:
+        value = values[index]
+        name = schema.arguments[index].name
+        if isinstance(value, list):
+            values[index] = [None if one is None else _fresh(one, flavour) for one in value]
+        elif value is not None and name in places and outs is not None:
+            # The kernel mutates XLA's own output buffer, which is its new value.
+            places[name][...] = value
+            values[index] = places[name]
+        elif value is not None:
+            values[index] = _fresh(value, flavour)
+
+
+def _places(schema: FunctionSchema, outs: Sequence[Any] | None) -> dict[str, Any]:
+    """Return the output that is the new value of each mutated argument, where the schema alone tells."""
+    if (
+        outs is None
+        or any(a.is_list or a.is_optional for a in schema.mutated)
+        or structure_of(schema, 0) is None
+    ):
+        return {}
+    if len(outs) != len(schema.returns) + len(new_values(schema)):
+        return {}
+    places = {a.name: outs[len(schema.returns) + i] for i, a in enumerate(new_values(schema))}
+    for name in returned_mutations(schema):
+        places[name] = outs[_index_of_return(schema, name)]
+    return places
+
+
+def _index_of_return(schema: FunctionSchema, name: str) -> int:
+    argument = next(argument for argument in schema.mutated if argument.name == name)
+    own = {one for alias in argument.type.aliases() for one in alias.before}
+    return next(
+        index
+        for index, entry in enumerate(schema.returns)
+        if any(one in own for alias in entry.type.aliases() for one in alias.before)
+    )
+
+
+def _fresh(value: Any, flavour: str) -> Any:
+    if flavour == "numpy":
+        return np.array(value)
+    if flavour == "array_api":
+        return jax.new_ref(value)
+    return value.clone() if hasattr(value, "clone") else value.copy()
+
+
+def _require_returned(record: OpOverload, kernel: Kernel, values: list[Any], result: Any) -> None:
+    """Raise where a return that stands for a mutated argument is another array."""
+    named = dict(zip((argument.name for argument in record.schema.arguments), values, strict=True))
+    for index, name in same_objects(record):
+        out = result if is_one(record) else result[index]
+        if out is not named[name]:
+            not_same(record, kernel, index, name)(out)
+
+
+def _new_values(schema: FunctionSchema, values: list[Any]) -> list[Any]:
+    """Return the arrays of the mutated arguments that no return stands for, as they are now."""
+    named = dict(zip((argument.name for argument in schema.arguments), values, strict=True))
+    found: list[Any] = []
+    for argument in new_values(schema):
+        value = named[argument.name]
+        for one in value if isinstance(value, list) else [value]:
+            if one is not None:
+                found.append(one[...] if is_ref(one) else one)
+    return found
+
+
+def _functional(record: OpOverload, kernel: Kernel, result: Any) -> tuple[list[Any], tuple[Any, ...]]:
+    """Take apart what a mutating kernel of flavour ``jax`` returned: outputs, then new values."""
+    schema = record.schema
+    expected = len(schema.returns) + len(new_values(schema))
+    values = list(result) if isinstance(result, list | tuple) else [result]
+    if len(values) != expected:
+        raise OutputError(
+            layout(
+                f"kernel of {record.qualname} must return its outputs and then the new values of "
+                f"{', '.join(argument.name for argument in schema.mutated)}, for JAX's arrays are immutable",
+                expected=f"{expected} values",
+                got=f"{len(values)}",
+                registered=kernel.source,
+            )
+        )
+    returns: Any = values[: len(schema.returns)]
+    if len(schema.returns) == 1 and not schema.is_tuple:
+        returns = returns[0]
+    leaves, structure = flatten_outputs(record, returns if schema.returns else None, "jax", kernel)
+    for value in values[len(schema.returns) :]:
+        leaves += [one for one in (value if isinstance(value, list | tuple) else [value]) if one is not None]
+    return leaves, structure

@@ -1,0 +1,109 @@
+"""The route of a computation into a compiled program, chosen while it is lowered.
+
+``inlined`` for kernels that are traced; for host kernels ``tvm-ffi`` where that extra is installed and the
+dtypes allow, else ``buffer_callback``, else ``pure_callback``; for CUDA kernels ``buffer_callback`` on XLA's
+own stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from opwright.errors import UnsupportedError, layout
+from opwright.frameworks.jax import callbacks, ffi
+from opwright.frameworks.jax.avals import canonical
+from opwright.frameworks.jax.callbacks import Plan
+
+PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "tpu": "tpu"}
+"""JAX's platforms, with their device types in torch's words."""
+
+
+def route(plan: Plan, device_type: str, dtypes: Sequence[Any]) -> str:
+    """Return the name of the route that a plan takes for operands and outputs of these dtypes."""
+    if plan.inline:
+        return "inlined"
+    if device_type == "cpu" and ffi.usable(dtypes):
+        return "tvm-ffi"
+    if device_type in ("cpu", "cuda") and callbacks.has_buffers():
+        return "buffer_callback"
+    return "pure_callback"
+
+
+def traceable(
+    plan: Plan,
+    device_type: str,
+    operands: Sequence[Any],
+    outputs: Sequence[Any],
+    *,
+    target: ffi.Target | None,
+    export: bool,
+) -> Callable[..., Any]:
+    """Return the function that is traced in a computation's place.
+
+    Parameters
+    ----------
+    plan
+        How the computation runs.
+    device_type
+        The device type of the platform that is lowered for.
+    operands, outputs
+        Abstract values.
+    target
+        What names the body in an XLA FFI target, or None.
+    export
+        Whether the program is to be exported, so that nothing of this process may be in it.
+
+    Raises
+    ------
+    UnsupportedError
+        If a host kernel is to be exported without a target of a stable name, or runs on no such device.
+    """
+    if plan.inline:
+        return _inlined(plan, outputs)
+    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in outputs]
+    chosen = route(plan, device_type, [aval.dtype for aval in (*operands, *outputs)])
+    if chosen == "tvm-ffi" and target is not None:
+        return ffi.through_target(plan, target, shapes)
+    if export:
+        raise callbacks.not_exportable(plan.title)
+    if device_type == "cuda":
+        if chosen != "buffer_callback":
+            raise UnsupportedError(
+                layout(
+                    f"{plan.title}: this JAX has no way to call a {plan.flavour} kernel on GPU buffers",
+                    expected="jax.experimental.buffer_callback",
+                    registered=plan.source,
+                    fix="install JAX 0.9 or newer",
+                )
+            )
+        return callbacks.through_device_buffers(plan, shapes)
+    if chosen == "pure_callback":
+        return callbacks.through_copies(plan, shapes)
+    return callbacks.through_buffers(plan, shapes)
+
+
+def _inlined(plan: Plan, outputs: Sequence[Any]) -> Callable[..., list[Any]]:
+    """Return a traced kernel, its outputs compared with the fake's."""
+
+    def call(*arrays: Any) -> list[Any]:
+        results = plan.compute(arrays, None)
+        if len(results) != len(outputs):
+            raise callbacks.differs(plan, f"{len(outputs)} outputs", f"{len(results)} outputs")
+        return [
+            _as_promised(plan, i, r, aval) for i, (r, aval) in enumerate(zip(results, outputs, strict=True))
+        ]
+
+    return call
+
+
+def _as_promised(plan: Plan, index: int, result: Any, aval: Any) -> Any:
+    """Return an output as the abstract value says: strongly typed, of that very shape and dtype."""
+    dtype = result.dtype
+    if tuple(result.shape) != tuple(aval.shape) or canonical(dtype) != aval.dtype:
+        raise callbacks.differs(plan, callbacks.described(aval), callbacks.described(result), index)
+    if isinstance(result, jax.core.Tracer) and not getattr(jax.typeof(result), "weak_type", False):
+        return result
+    return jax.lax.convert_element_type(result, aval.dtype)

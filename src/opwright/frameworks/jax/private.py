@@ -1,0 +1,90 @@
+"""JAX's private names, each probed once; where one is missing, a public and slower path is taken.
+
+``trace_state_clean`` tells a call on closed-over arrays inside a trace from one outside of every trace;
+``batched_device_put`` hands a NumPy array to JAX at a tenth of the public cost and checks nothing itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+
+_FROM = "jax._src.core"
+
+
+def _core(name: str) -> Any:
+    try:
+        module = __import__(_FROM, fromlist=[name])
+    except ImportError:
+        return None
+    return getattr(module, name, None)
+
+
+trace_state_clean: Callable[[], bool] | None = _core("trace_state_clean")
+"""Whether no trace is under way in this thread; None where this JAX does not say."""
+
+
+@cache
+def device_put() -> Callable[..., Any] | None:
+    """Return ``put(aval, sharding, array, device, committed)``, or None where only public names are there.
+
+    The entry is called once on a known array, and left alone unless it answers rightly.
+    """
+    try:
+        from jax._src.lib import _jax
+    except ImportError:
+        return None
+    entry = getattr(_jax, "batched_device_put", None)
+    if entry is None:
+        return None
+
+    def put(aval: Any, sharding: Any, array: Any, device: Any, committed: bool) -> Any:
+        return entry(aval, sharding, [array], [device], committed)
+
+    device = jax.devices("cpu")[0]
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    sample = np.arange(3, dtype=np.float32)
+    try:
+        got = put(jax.core.ShapedArray((3,), sample.dtype), sharding, sample, device, True)
+        right = isinstance(got, jax.Array) and got.committed and np.array_equal(np.asarray(got), sample)
+    except (TypeError, ValueError, RuntimeError, AttributeError):
+        return None
+    return put if right else None
+
+
+@cache
+def array_class() -> type:
+    """Return the exact class of concrete arrays."""
+    return type(jax.device_put(np.zeros(1, np.float32)))
+
+
+def device_of(sharding: Any) -> Any:
+    """Return the device of a ``SingleDeviceSharding``."""
+    device = getattr(sharding, "_device", None)
+    return next(iter(sharding.device_set)) if device is None else device
+
+
+def for_export(context: Any) -> bool:
+    """Return whether a lowering is one of ``jax.export``; False where this JAX does not say."""
+    parameters = getattr(getattr(context, "module_context", None), "lowering_parameters", None)
+    return bool(getattr(parameters, "for_export", False))
+
+
+def _count_of(array: Any) -> int:
+    return sys.getrefcount(array)
+
+
+_SOLE = _count_of(np.empty(1))
+"""The count that ``sys.getrefcount`` gives a function for an argument that nobody else holds."""
+
+_COUNTS_TELL = getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+def is_sole(array: Any, extra: int) -> bool:
+    """Return whether nobody but ``extra`` known holders refers to an array; False where counts do not tell."""
+    return _COUNTS_TELL and sys.getrefcount(array) <= _SOLE + extra

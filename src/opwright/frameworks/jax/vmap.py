@@ -1,0 +1,258 @@
+"""Batching: the vmap rule, and, where there is none, a computation that loops over the batch.
+
+* The rule runs one level down, so that the operators it calls are batched again where vmap is nested.
+* A loop runs inside the host body, or is vectorised where the kernel is traced; its derivative is the batch
+  of the operator's own, never that of its kernel. An outer batch is folded into the loop's axis.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from opwright.errors import OutputError, layout
+from opwright.frameworks.jax.arguments import flatten_outputs
+from opwright.frameworks.jax.avals import is_live, no_tangent, shaped, without_axis
+from opwright.frameworks.jax.callbacks import Compute, Plan, fill
+from opwright.frameworks.jax.primitive import Computation
+from opwright.overload import OpOverload
+from opwright.rules.base import Rule
+from opwright.rules.vmap import VmapInfo
+
+
+class NoVmapRuleWarning(UserWarning):
+    """An operator without a vmap rule is looped over the batch."""
+
+
+def by_rule(
+    record: OpOverload, rule: Rule, size: int, values: Sequence[Any], in_dims: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """Return flat outputs and their batch axes, as the author's rule gives them."""
+    schema = record.schema
+    count = len(schema.positional)
+    named = dict(zip((argument.name for argument in schema.keyword_only), values[count:], strict=True))
+    what = f"vmap rule of {schema.qualname}"
+    result = rule.fn(VmapInfo(size, "different"), tuple(in_dims[:count]), *values[:count], **named)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise _wrong(what, rule, "a pair: outputs, out_dims", type(result).__name__)
+    out, out_dims = result
+    leaves, _ = flatten_outputs(record, out, "jax", f"vmap rule at {rule.source}")
+    dims = _flat_dims(what, rule, out, out_dims, len(leaves))
+    return leaves, [
+        _axis(what, rule, i, a, d, size) for i, (a, d) in enumerate(zip(leaves, dims, strict=True))
+    ]
+
+
+def _flat_dims(what: str, rule: Rule, out: Any, dims: Any, count: int) -> list[Any]:
+    """Return one batch axis for each flat output; one for all spreads over lists."""
+    if dims is None or not isinstance(dims, list | tuple):
+        return [dims] * count
+    if not isinstance(out, list | tuple):
+        if len(dims) != 1:
+            raise _wrong(what, rule, "one out_dim for one output", f"{len(dims)}: {dims}")
+        return list(dims)
+    if len(dims) != len(out):
+        raise _wrong(what, rule, f"{len(out)} out_dims", f"{len(dims)}: {dims}")
+    flat: list[Any] = []
+    for entry, dim in zip(out, dims, strict=True):
+        if isinstance(entry, list | tuple):
+            flat += dim if isinstance(dim, list | tuple) else [dim] * len(entry)
+        elif entry is not None:
+            flat.append(dim)
+    return flat
+
+
+def _axis(what: str, rule: Rule, index: int, array: Any, dim: Any, size: int) -> int | None:
+    """Return a batch axis counted from the front, after a look at its length."""
+    if dim is None:
+        return None
+    try:
+        axis = operator.index(dim)
+    except TypeError:
+        raise _wrong(what, rule, f"an axis or None for output {index}", repr(dim)) from None
+    if not -array.ndim <= axis < array.ndim:
+        raise _wrong(what, rule, f"an axis of output {index}, of shape {array.shape}", str(axis))
+    axis %= array.ndim
+    if array.shape[axis] != size:
+        got = f"{array.shape[axis]} along axis {axis} of shape {array.shape}"
+        raise _wrong(what, rule, f"output {index} with the batch, {size}, along out_dim", got)
+    return axis
+
+
+def _wrong(what: str, rule: Rule, expected: str, got: str) -> OutputError:
+    text = layout(
+        f"{what} returned something else than it must", expected=expected, got=got, registered=rule.source
+    )
+    return OutputError(text)
+
+
+def warn_of_loop(qualname: str, reason: str) -> None:
+    """Warn that an operator is looped over the batch."""
+    warnings.warn(
+        NoVmapRuleWarning(
+            layout(
+                f"vmap of {qualname}: {reason}, so its kernel is called once for each element of the batch",
+                fix=f"register one: @opwright.register_vmap({qualname!r})",
+            )
+        ),
+        stacklevel=2,
+    )
+
+
+class Loop(Computation):
+    """A computation for each element along the first axis of the mapped operands.
+
+    Parameters
+    ----------
+    inner
+        What is computed for each.
+    mapped
+        Which operands have the axis.
+    """
+
+    __slots__ = ("inner", "mapped")
+
+    def __init__(self, inner: Computation, mapped: Sequence[bool]) -> None:
+        self.inner = inner
+        self.mapped = tuple(mapped)
+        super().__init__(f"{inner.name}_loop", (inner, self.mapped))
+
+    def __repr__(self) -> str:
+        return f"{self.inner!r}×[{''.join('m' if one else '-' for one in self.mapped)}]"
+
+    def _size(self, arrays: Sequence[Any]) -> Any:
+        return next(array.shape[0] for array, one in zip(arrays, self.mapped, strict=True) if one)
+
+    def abstract(self, avals: Sequence[Any]) -> list[Any]:
+        size = self._size(avals)
+        inside = [without_axis(aval) if one else aval for aval, one in zip(avals, self.mapped, strict=True)]
+        return [shaped((size, *out.shape), out.dtype, avals) for out in self.inner.abstract(inside)]
+
+    def plan(self, device_type: str) -> Plan:
+        plan = self.inner.plan(device_type)
+        loop = self._vectorised(plan.compute) if plan.inline else self._one_by_one(plan)
+        return Plan(plan.title, plan.flavour, loop, plan.source, plan.impure)
+
+    def _vectorised(self, compute: Compute) -> Compute:
+        axes = [0 if one else None for one in self.mapped]
+
+        def run(arrays: Sequence[Any], _outs: Sequence[Any] | None) -> list[Any]:
+            mapped = jax.vmap(lambda *rows: compute(rows, None), axes, axis_size=self._size(arrays))
+            return list(mapped(*arrays))
+
+        return run
+
+    def _one_by_one(self, plan: Plan) -> Compute:
+        def run(arrays: Sequence[Any], outs: Sequence[Any] | None) -> list[Any]:
+            if outs is None:
+                return self._collected(plan, arrays)
+            for i in range(self._size(arrays)):
+                given = [out[i, ...] for out in outs]
+                fill(plan, given, plan.compute(self._row(arrays, i), given))
+            return list(outs)
+
+        return run
+
+    def _row(self, arrays: Sequence[Any], i: int) -> list[Any]:
+        return [array[i, ...] if one else array for array, one in zip(arrays, self.mapped, strict=True)]
+
+    def _collected(self, plan: Plan, arrays: Sequence[Any]) -> list[Any]:
+        """Return the stacked results of every element, for shapes that nothing tells beforehand."""
+        size = self._size(arrays)
+        if not size:
+            avals = [
+                jax.core.ShapedArray(tuple(a.shape), np.dtype(str(a.dtype).removeprefix("torch.")))
+                for a in arrays
+            ]
+            return [np.zeros(aval.shape, aval.dtype) for aval in self.abstract(avals)]
+        rows = [plan.compute(self._row(arrays, i), None) for i in range(size)]
+        columns = list(zip(*rows, strict=True))
+        for column in columns:
+            for one in column:
+                if tuple(one.shape) != tuple(column[0].shape):
+                    raise _uneven(plan, column[0].shape, one.shape)
+        if plan.flavour == "numpy":
+            return [np.stack(column) for column in columns]
+        xp = __import__(plan.flavour)
+        return [xp.stack(column) for column in columns]
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        live = [is_live(tangent) for tangent in tangents]
+        if not any(live):
+            outs = self.bind(*primals)
+            return outs, [no_tangent(out) for out in outs]
+
+        def one(rows: Sequence[Any], moves: Sequence[Any]) -> Any:
+            def inside(*varied: Any) -> list[Any]:
+                rest = iter(varied)
+                return self.inner.bind(
+                    *[next(rest) if on else row for row, on in zip(rows, live, strict=True)]
+                )
+
+            return jax.jvp(inside, [row for row, on in zip(rows, live, strict=True) if on], list(moves))
+
+        axes = [0 if on else None for on in self.mapped]
+        moving = [axis for axis, on in zip(axes, live, strict=True) if on]
+        moves = [tangent for tangent, on in zip(tangents, live, strict=True) if on]
+        batched = jax.vmap(one, (axes, moving), axis_size=self._size(primals))
+        outs, out_tangents = batched(list(primals), moves)
+        return list(outs), [
+            no_tangent(out) if tangent.dtype == jax.dtypes.float0 else tangent
+            for out, tangent in zip(outs, out_tangents, strict=True)
+        ]
+
+    def batch(self, axis: Any, args: Sequence[Any], dims: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        size = self._size(
+            [
+                arg
+                if dim is None
+                else jax.core.ShapedArray((*arg.shape[:dim], *arg.shape[dim + 1 :]), arg.dtype)
+                for arg, dim in zip(args, dims, strict=True)
+            ]
+        )
+        folded, mapped = [], []
+        for arg, dim, own in zip(args, dims, self.mapped, strict=True):
+            one, on = _fold(arg, dim, own, axis.size, size)
+            folded.append(one)
+            mapped.append(on)
+        outs = Loop(self.inner, mapped).bind(*folded)
+        return [out.reshape(axis.size, size, *out.shape[1:]) for out in outs], [0] * len(outs)
+
+
+def _fold(arg: Any, dim: int | None, own: bool, outer: int, inner: int) -> tuple[Any, bool]:
+    """Return an operand with an outer batch folded into the loop's axis, and whether it has that axis."""
+    xp = jax.numpy
+    if dim is None and not own:
+        return arg, False
+    if dim is None:
+        whole = xp.broadcast_to(arg[None], (outer, *arg.shape))
+    else:
+        whole = xp.moveaxis(arg, dim, 0)
+        if not own:
+            whole = xp.broadcast_to(whole[:, None], (outer, inner, *whole.shape[1:]))
+    return whole.reshape(outer * inner, *whole.shape[2:]), True
+
+
+def _uneven(plan: Plan, first: Any, other: Any) -> OutputError:
+    return OutputError(
+        layout(
+            f"vmap of {plan.title}: its outputs have other shapes for other elements of the batch",
+            expected=f"shape {tuple(first)} for all",
+            got=f"shape {tuple(other)}",
+            registered=plan.source,
+        )
+    )
+
+
+def loop(inner: Computation, args: Sequence[Any], dims: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Apply a computation to each element of a batch."""
+    front = [
+        arg if dim is None else jax.numpy.moveaxis(arg, dim, 0) for arg, dim in zip(args, dims, strict=True)
+    ]
+    outs = Loop(inner, [dim is not None for dim in dims]).bind(*front)
+    return outs, [0] * len(outs)
