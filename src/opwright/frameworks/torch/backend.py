@@ -1,24 +1,259 @@
-"""The backend kernel: which of the overload's kernels runs, on which arrays."""
+"""The backend kernel: which of the overload's kernels runs, on which arrays, and what it may return.
+
+* It stands at ``CompositeExplicitAutograd``, below autograd and every transform: its tensors are plain.
+* Grad mode is off around a kernel, here as on the fast path.
+* A kernel of another flavour gets arrays of the tensors' own memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from opwright.entry import first_array
+import torch
+
+from opwright.errors import UnsupportedError, layout
 from opwright.frameworks.base import bridge, load
-from opwright.frameworks.torch.lowered import Lowered
+from opwright.frameworks.base import no_kernel
+from opwright.outputs import bad_output, check_aliases, not_same, same_objects
+from opwright.frameworks.torch import fake, numpy_kernel, private
+from opwright.frameworks.torch.lowered import Lowered, tensors_in
+from opwright.keys import DEFAULT, IMPLICIT
+from opwright.overload import Kernel
+from opwright.scalars import coercion
+from opwright.schema import OptionalType, Type
+
+Run = Callable[[tuple[Any, ...]], Any]
+"""A kernel made ready: takes one value for each argument, returns what the schema says."""
+
+_OWN = ("torch", "array_api")
+_SEVERAL_DEVICES = torch.backends.cuda.is_built() or torch.xpu._is_compiled()  # noqa: SLF001
 
 
 def make_kernel(state: Lowered) -> Callable[..., Any]:
     """Return the kernel for every device."""
-    record = state.record
+    cache, total, only_positional = state.cache, state.total, not state.names
+    flat_of, grad_enabled, set_grad = state.flat, torch.is_grad_enabled, private.set_grad
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        flat = state.flat(args, kwargs)
-        array = first_array(v for a, v in zip(record.schema.arguments, flat, strict=True) if a.has_tensors)
-        chosen = record.select_kernel("torch", array.device.type)
-        assert chosen is not None
-        return bridge(chosen, load("torch"))(*flat[: state.count], **state.keywords(flat))
+        flat = args if only_positional and len(args) == total else flat_of(args, kwargs)
+        run = cache.get("run") or runner_for(state, flat)
+        if not grad_enabled():
+            return run(flat)
+        set_grad(False)
+        try:
+            return run(flat)
+        finally:
+            set_grad(True)
 
-    return kernel
+    return private.never_traced(kernel)  # type: ignore[no-any-return]
+
+
+def runner_for(state: Lowered, flat: Sequence[Any]) -> Run:
+    """Return the kernel for a call's device, made ready; it is kept where every device has the same."""
+    device_type = device_type_of(state, flat)
+    run: Run | None = state.cache.get(("run", device_type))
+    if run is None:
+        run = make_runner(state, device_type)
+        state.cache["run", device_type] = run
+        if _same_everywhere(state):
+            state.cache["run"] = run
+    return run
+
+
+def _same_everywhere(state: Lowered) -> bool:
+    """Return whether a call's device decides nothing: one kernel of torch's for all, one device a type."""
+    enabled = list(state.record.enabled_kernels())
+    if len(enabled) != 1 or not state.tensors or _SEVERAL_DEVICES:
+        return False
+    return enabled[0].key in (DEFAULT, IMPLICIT) and enabled[0].flavour in _OWN
+
+
+def device_type_of(state: Lowered, flat: Sequence[Any]) -> str:
+    """Return the device type of a call: of its tensors, where they differ one that is not the CPU."""
+    found = None
+    for index in state.tensors:
+        for tensor in tensors_in(flat[index]):
+            found = tensor.device.type
+            if found != "cpu":
+                return found
+    if found is not None:
+        return found
+    for argument, value in zip(state.record.schema.arguments, flat, strict=True):
+        if argument.base == "Device" and value is not None and not argument.is_list:
+            return torch.device(value).type
+    return torch.get_default_device().type
+
+
+def make_runner(state: Lowered, device_type: str) -> Run:
+    """Return the kernel for a device type, made ready.
+
+    Raises
+    ------
+    NoKernelError
+        If there is none.
+    """
+    record = state.record
+    if device_type == "meta":
+        return fake.make_runner(state)
+    kernel = record.select_kernel("torch", device_type)
+    if kernel is None:
+        raise no_kernel(record, load("torch"), device_type)
+    if kernel.flavour == "numpy":
+        run = numpy_kernel.make_runner(state, kernel)
+    elif kernel.flavour in _OWN:
+        run = _own_runner(state, kernel)
+    else:
+        run = _bridged_runner(state, kernel)
+    return run if device_type == "cpu" else _on_device(state, device_type, run)
+
+
+def _own_runner(state: Lowered, kernel: Kernel) -> Run:
+    """Return the runner of a kernel that takes tensors."""
+    fn, apply = kernel.fn, state.apply
+    check = output_check(state, kernel)
+    choices = choice_coercions(state)
+
+    def with_choices(flat: tuple[Any, ...]) -> Any:
+        values = list(flat)
+        for index, coerce in choices:
+            values[index] = coerce(values[index])
+        return check(flat, apply(fn, tuple(values)))
+
+    if choices:
+        return with_choices
+    if state.names:
+        return lambda flat: check(flat, apply(fn, flat))
+    return lambda flat: check(flat, fn(*flat))
+
+
+def choice_coercions(state: Lowered) -> list[tuple[int, Callable[[Any], Any]]]:
+    """Return what turns the plain values of ``Literal`` and ``Enum`` arguments into the author's own."""
+    arguments = enumerate(state.record.schema.arguments)
+    return [(i, coercion(state.record.qualname, a)) for i, a in arguments if a.choices is not None]
+
+
+def _bridged_runner(state: Lowered, kernel: Kernel) -> Run:
+    """Return the runner of a kernel of JAX or CuPy: arrays go over by DLPack."""
+    record = state.record
+    if record.schema.mutated:
+        raise UnsupportedError(
+            layout(
+                f"kernel of {record.qualname} has flavour {kernel.flavour} and mutates torch tensors",
+                expected="a kernel that writes to tensors, or to NumPy arrays of their memory",
+                registered=kernel.source,
+                fix="register a kernel with torch.Tensor or np.ndarray annotations for this operator",
+            )
+        )
+    fn = bridge(kernel, load("torch"))
+    check = output_check(state, kernel)
+    other = load(kernel.flavour)
+    convert = [
+        (i, a.base, other.convert)
+        for i, a in enumerate(record.schema.arguments)
+        if a.base in ("ScalarType", "Device") and not a.is_list
+    ]
+
+    def run(flat: tuple[Any, ...]) -> Any:
+        values = [_detached(value) for value in flat]
+        for index, kind, to_other in convert:
+            values[index] = None if values[index] is None else to_other(kind, values[index])
+        return check(flat, state.apply(fn, tuple(values)))
+
+    return run
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().resolve_conj().resolve_neg()
+    return [_detached(one) for one in value] if value.__class__ in (list, tuple) else value
+
+
+def _on_device(state: Lowered, device_type: str, run: Run) -> Run:
+    """Return ``run`` with the device of its tensors made current, where a device type has several."""
+    module = getattr(torch, device_type, None)
+    if not hasattr(module, "current_device") or not hasattr(module, "device"):
+        return run
+
+    def on_device(flat: tuple[Any, ...]) -> Any:
+        for index in state.tensors:
+            for tensor in tensors_in(flat[index]):
+                device = tensor.device
+                if device.type == device_type:
+                    if device.index == module.current_device():
+                        return run(flat)
+                    with module.device(device):
+                        return run(flat)
+        return run(flat)
+
+    return on_device
+
+
+def output_check(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...], Any], Any]:
+    """Return the function that takes what a kernel returned for these arguments, or raises."""
+    record = state.record
+    returns = record.schema.returns
+    any_alias, tensor_class = private.any_alias, torch.Tensor
+    plain = [str(entry.type) for entry in returns]
+
+    def nothing(flat: tuple[Any, ...], out: Any) -> None:
+        if out is not None:
+            raise bad_output(record, kernel, "None", out)
+
+    def one(flat: tuple[Any, ...], out: Any) -> Any:
+        if not isinstance(out, tensor_class):
+            raise bad_output(record, kernel, "a tensor", out)
+        if any_alias(flat, {}, (out,)):
+            check_aliases(record, flat, out, shares_storage)
+        return out
+
+    if not returns:
+        return nothing
+    if plain == ["Tensor"] and not record.schema.is_tuple:
+        return one
+    return _several_check(state, kernel)
+
+
+def _several_check(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...], Any], Any]:
+    """Return the check of outputs that are several, lists, optional, numbers, or arguments themselves."""
+    record = state.record
+    schema = record.schema
+    returns = schema.returns
+    single = len(returns) == 1 and not schema.is_tuple
+    position = {argument.name: i for i, argument in enumerate(schema.arguments)}
+    same = [(i, position[name], not_same(record, kernel, i, name)) for i, name in same_objects(record)]
+
+    def check(flat: tuple[Any, ...], out: Any) -> Any:
+        if single:
+            outs: tuple[Any, ...] = (out,)
+        elif out.__class__ in (tuple, list) or isinstance(out, tuple):
+            outs = tuple(out)
+        else:
+            raise bad_output(record, kernel, f"a tuple of {len(returns)}", out)
+        if len(outs) != len(returns):
+            raise bad_output(record, kernel, f"a tuple of {len(returns)}", out)
+        for entry, value in zip(returns, outs, strict=True):
+            if not _fits(entry.type, value):
+                raise bad_output(record, kernel, f"{entry.type}", out)
+        for index, argument, wrong in same:
+            if outs[index] is not flat[argument]:
+                wrong(outs[index])
+        check_aliases(record, flat, out if single else outs, shares_storage)
+        return out if single else outs
+
+    return check
+
+
+def _fits(type_: Type, value: Any) -> bool:
+    """Return whether an output has the class that its type says; numbers are left to torch."""
+    if isinstance(type_, OptionalType):
+        return value is None or _fits(type_.element, value)
+    element = getattr(type_, "element", None)
+    if element is not None:
+        return isinstance(value, list | tuple) and all(_fits(element, one) for one in value)
+    return isinstance(value, torch.Tensor) if str(type_).startswith("Tensor") else value is not None
+
+
+def shares_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether two tensors use one storage, whatever part of it each sees."""
+    return bool(private.any_alias((a,), {}, (b,)))

@@ -1,45 +1,145 @@
-"""Defining an overload in torch's dispatcher, and taking it out again.
+"""Defining an overload in torch's dispatcher, keeping its kernels there in step, and taking it out again.
 
 * One FRAGMENT library for a definition: torch can only destroy a Library whole and refuses a second
   definition of a name.
 * One IMPL library for each dispatch key that has a kernel of ours, so that each can be exchanged alone.
+* Kernels read the record's rules when they are called; only which keys have one depends on the rules.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.library import Library
 
-from opwright.frameworks.torch import backend
+from opwright.errors import DuplicateError, layout
+from opwright.frameworks.torch import autocast, autograd, backend, fake, foreign_keys, mutation, opaque, private, torch_dispatch, vmap
 from opwright.frameworks.torch.lowered import Lowered
-from opwright.keys import DEFAULT
+from opwright.keys import DEFAULT, IMPLICIT
 from opwright.overload import OpOverload
+from opwright.rules.autograd import AutogradRule
+
+_KEYSET = ("Autograd", "ADInplaceOrView")  # our kernels there get the dispatch key set
 
 
 def attach(record: OpOverload) -> Lowered:
-    """Define a record's overload in torch's dispatcher and install its kernels."""
-    namespace = record.name.partition("::")[0]
-    fragment = torch.library.Library(namespace, "FRAGMENT")
-    state = Lowered(record, fragment)
-    tags = tuple(getattr(torch.Tag, name) for name in record.tags if hasattr(torch.Tag, name))
-    fragment.define(state.op_name + str(record.schema.signature), tags=tags)
-    packet = getattr(getattr(torch.ops, namespace), record.name.partition("::")[2])
-    state.native = getattr(packet, record.overload or "default")
-    record.lowered["torch"] = state
-    install(state, DEFAULT, backend.make_kernel(state))
+    """Define a record's overload in torch's dispatcher and install its kernels.
+
+    Raises
+    ------
+    DuplicateError
+        If torch has an operator of that name already.
+    """
+    private.require()
+    namespace, _, name = record.name.partition("::")
+    state = Lowered(record)
+    state.fragment = Library(namespace, "FRAGMENT")
+    tags = tuple(tag for tag in (getattr(torch.Tag, name, None) for name in record.tags) if tag is not None)
+    try:
+        state.fragment.define(state.op_name + record.schema.signature, tags=tags)
+        state.native = getattr(getattr(getattr(torch.ops, namespace), name), record.overload or "default")
+        record.lowered["torch"] = state
+        sync(state)
+    except BaseException as error:
+        detach(state)
+        if "multiple times" in str(error):
+            raise _taken(record, error) from None
+        raise
     return state
 
 
-def install(state: Lowered, key: str, kernel: Any, *, with_keyset: bool = False) -> None:
-    """Put a kernel at a dispatch key, in a library of its own."""
-    library = torch.library.Library(state.record.name.partition("::")[0], "IMPL")
-    library.impl(state.op_name, kernel, key, with_keyset=with_keyset)
-    state.installed[key] = library
+def _taken(record: OpOverload, error: BaseException) -> DuplicateError:
+    first = str(error).partition("Each overload's schema should only be registered")[2]
+    where = [line.split("registered at ")[1] for line in first.splitlines() if "registered at " in line]
+    return DuplicateError(
+        layout(
+            f"operator {record.qualname} is already registered in torch's own dispatcher",
+            registered=where[0].rstrip(".") if where else None,
+            got=f"a second definition at {record.source}",
+            fix="choose another name or overload; to add a kernel or rule to torch's operator, use register_* on it",
+        )
+    )
+
+
+def sync(state: Lowered) -> None:
+    """Install the kernels that the record's present kernels and rules ask for, and remove all others."""
+    state.cache.clear()
+    sync_opaque(state)
+    wanted = _wanted(state)
+    for slot in [slot for slot in state.installed if slot not in wanted]:
+        private.destroy(state.installed.pop(slot))
+    for slot, make in wanted.items():
+        if slot not in state.installed:
+            state.installed[slot] = make()
+
+
+def sync_opaque(state: Lowered) -> None:
+    """Define the operator that runs the record's backward, where that takes one of its own."""
+    rule = state.record.rule("autograd")
+    if isinstance(rule, AutogradRule) and opaque.is_opaque(rule) and rule not in state.opaque:
+        state.opaque[rule] = opaque.opaque_rule(state, rule, attach)
+
+
+def _wanted(state: Lowered) -> dict[Any, Callable[[], Library]]:
+    """Return what must be installed: from a dispatch key, or dispatch class, to what installs it."""
+    record = state.record
+    implicit = record.kernel(IMPLICIT)
+    wanted: dict[Any, Callable[[], Library]] = {}
+    if implicit is not None and implicit.enabled and implicit.flavour in ("torch", "array_api"):
+        wanted[IMPLICIT] = lambda: _impl(state, IMPLICIT, _implicit_kernel(state))
+    explicit = not wanted or any(k.enabled and k.key != IMPLICIT and foreign_keys.is_backend(k) for k in record.kernels)
+    if explicit:
+        wanted[DEFAULT] = lambda: _impl(state, DEFAULT, backend.make_kernel(state))
+        wanted["fake"] = lambda: _install_fake(state)
+    if (explicit and not record.non_differentiable) or record.rule("autograd") or record.rule("jvp"):
+        wanted["Autograd"] = lambda: _impl(state, "Autograd", autograd.make_kernel(state))
+    if explicit or record.rule("vmap"):
+        wanted["FuncTorchBatched"] = lambda: _impl(state, "FuncTorchBatched", vmap.make_kernel(state))
+    if state.mutated and explicit:
+        wanted["ADInplaceOrView"] = lambda: _impl(state, "ADInplaceOrView", mutation.make_kernel(state))
+    for rule in record.rules_of("autocast"):
+        key = autocast.key_for(rule)  # type: ignore[arg-type]
+        device = str(rule.slot)
+        wanted[key] = lambda key=key, device=device: _impl(state, key, autocast.make_kernel(state, device))
+    for rule in record.rules_of("torch_dispatch"):
+        cls: Any = rule.slot
+        wanted[cls] = lambda cls=cls: torch_dispatch.install(state, cls)
+    return foreign_keys.with_authors(state, wanted)
+
+
+def _impl(state: Lowered, key: str, kernel: Callable[..., Any]) -> Library:
+    library = Library(state.record.name.partition("::")[0], "IMPL")
+    library.impl(state.op_name, kernel, key, with_keyset=key in _KEYSET)
+    return library
+
+
+def _install_fake(state: Lowered) -> Library:
+    namespace = state.record.name.partition("::")[0]
+    library = Library(namespace, "IMPL")
+    torch.library.register_fake(f"{namespace}::{state.op_name}", fake.make_kernel(state), lib=library, _stacklevel=2)
+    return library
+
+
+def _implicit_kernel(state: Lowered) -> Callable[..., Any]:
+    record, apply, flat = state.record, state.apply, state.flat
+
+    def implicit(*args: Any, **kwargs: Any) -> Any:
+        kernel = record.kernel(IMPLICIT)
+        assert kernel is not None  # noqa: S101  (it stands only while there is one)
+        return apply(kernel.fn, flat(args, kwargs))
+
+    return implicit
 
 
 def detach(state: Lowered) -> None:
-    """Take the overload out of torch's dispatcher."""
+    """Take the overload out of torch's dispatcher, with the operators that run its backwards."""
+    for inner in state.inner:
+        detach(inner)
     for library in state.installed.values():
-        library._destroy()  # noqa: SLF001
-    state.fragment._destroy()  # noqa: SLF001
+        private.destroy(library)
+    state.installed.clear()
+    if state.fragment is not None:
+        private.destroy(state.fragment)
+

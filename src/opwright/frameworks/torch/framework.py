@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 
 from opwright.frameworks.base import Framework
-from opwright.frameworks.torch import define, slow
+from opwright.frameworks.torch import define, fast, foreign, foreign_keys, slow
+from opwright.frameworks.torch.convert import from_numpy, to_numpy, to_torch
 from opwright.frameworks.torch.lowered import lowered_of
 from opwright.overload import OpOverload
 
@@ -18,22 +20,38 @@ class TorchFramework(Framework):
 
     name: ClassVar[str] = "torch"
     flavour: ClassVar[str] = "torch"
+    lowered = MappingProxyType(
+        {
+            "fake": "torch.library.register_fake: FakeTensors and meta tensors",
+            "autograd": "a single-level autograd function in the operator's Autograd kernel",
+            "jvp": "the jvp of that function; derived from the backward where no rule is given",
+            "vmap": "a kernel at FuncTorchBatched; a loop where no rule is given",
+            "autocast": "a kernel at the device type's autocast key",
+            "torch_dispatch": "torch.library.register_torch_dispatch",
+            "functionalization": "torch's own, from the schema: auto_functionalized in compiled code",
+        }
+    )
 
     def device_type(self, array: Any) -> str:
         return str(array.device.type) if isinstance(array, torch.Tensor) else torch.get_default_device().type
 
     def specialise(self, record: OpOverload, values: Sequence[Any]) -> Callable[..., Any]:
-        return slow.slow_call(record)
+        return fast.specialise(record, slow.slow_call(record), values)
 
     def attach(self, record: OpOverload) -> None:
         define.attach(record)
         self._fill_table(record)
 
     def changed(self, event: str, record: OpOverload, item: Any) -> None:
+        if record.owner:
+            foreign.changed(event, record, item)
+            return
+        state = lowered_of(record)
         if event == "undefine":
-            define.detach(lowered_of(record))
-            del record.lowered["torch"]
+            define.detach(state)
+            record.lowered.pop("torch", None)
         else:
+            define.sync(state)
             self._fill_table(record)
 
     def _fill_table(self, record: OpOverload) -> None:
@@ -41,22 +59,33 @@ class TorchFramework(Framework):
         for cls in (torch.Tensor, torch.nn.Parameter):
             record.table[cls] = self.specialise(record, ())
 
+    def lookup(self, target: Any) -> OpOverload | None:
+        return foreign.lookup(target)
+
+    def get_kernel(self, record: OpOverload, key: str) -> Any:
+        return foreign.get_kernel(record, key)
+
+    def held_at(self, record: OpOverload, slot: str) -> str | None:
+        return foreign.held_at(record, slot)
+
+    def fallback_changed(self, namespace: str, key: str) -> None:
+        foreign_keys.sync_fallback(namespace, key)
+
     def native(self, record: OpOverload) -> Any:
         return lowered_of(record).native
 
     def to_numpy(self, array: Any) -> Any:
-        return array.detach().resolve_conj().resolve_neg().numpy()
+        return to_numpy(array if array.device.type == "cpu" else array.cpu())
 
     def from_numpy(self, array: Any) -> Any:
-        return torch.from_numpy(array)
+        return from_numpy(array)
 
     def from_dlpack(self, array: Any) -> Any:
         return torch.from_dlpack(array)
 
     def convert(self, kind: str, value: Any) -> Any:
-        if kind == "ScalarType":
-            return getattr(torch, str(getattr(value, "name", value)).removeprefix("torch."))
-        return torch.device(value)
+        return to_torch(kind, value)
 
 
 FRAMEWORK = TorchFramework()
+foreign.catch_up()

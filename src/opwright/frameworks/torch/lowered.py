@@ -5,46 +5,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.library import Library
 
+from opwright.frameworks.torch.convert import to_torch
 from opwright.overload import OpOverload
+from opwright.rules.base import Rule
+from opwright.schema import Argument
+
+OPAQUE = "opwright_backward_of_"
+"""How the names of operators that run another's backward begin."""
 
 
 class Lowered:
     """One overload of ours in torch's dispatcher.
 
     ``count`` is the number of positional arguments, ``names`` the keyword-only ones, ``defaults`` one value
-    for each argument (None where there is none).
+    for each argument (None where there is none). ``cache`` holds what kernels derive from the record's
+    present kernels and rules; a change empties it. ``opaque`` has the rules whose bodies run as operators of
+    their own (``inner``), each with what stands in for it; ``backward_of`` is the rule that such an
+    operator runs. ``warned`` says whether the loop of vmap was warned of.
     """
 
-    __slots__ = ("count", "defaults", "fragment", "installed", "names", "native", "op_name", "record", "total")
+    __slots__ = (
+        "backward_of",
+        "cache",
+        "count",
+        "defaults",
+        "fragment",
+        "inner",
+        "installed",
+        "lists",
+        "mutated",
+        "names",
+        "native",
+        "op_name",
+        "opaque",
+        "record",
+        "slow",
+        "tensors",
+        "total",
+        "warned",
+    )
 
-    def __init__(self, record: OpOverload, fragment: Library) -> None:
-        schema = record.schema
+    def __init__(self, record: OpOverload) -> None:
+        arguments = record.schema.arguments
         self.record = record
-        self.fragment = fragment
         self.op_name = record.qualname.partition("::")[2]
-        self.count = len(schema.positional)
-        self.total = len(schema.arguments)
-        self.names = tuple(argument.name for argument in schema.keyword_only)
-        self.defaults = tuple(a.default.value if a.default is not None else None for a in schema.arguments)
+        self.names = tuple(argument.name for argument in arguments if argument.kwarg_only)
+        self.total = len(arguments)
+        self.count = self.total - len(self.names)
+        self.defaults = tuple(map(_default, arguments))
+        self.tensors = tuple(i for i, a in enumerate(arguments) if a.has_tensors)
+        self.lists = tuple(i for i, a in enumerate(arguments) if a.is_tensor_list)
+        self.mutated = tuple(i for i, a in enumerate(arguments) if a.is_write and a.has_tensors)
+        self.fragment: Library | None = None
         self.native: Any = None
-        self.installed: dict[str, Library] = {}
+        self.installed: dict[Any, Library] = {}
+        self.cache: dict[Any, Any] = {}
+        self.opaque: dict[Any, Any] = {}
+        self.inner: list[Lowered] = []
+        self.slow: Callable[..., Any] | None = None
+        self.warned = False
+        self.backward_of: Rule | None = None
 
     def flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return one value for each argument: torch drops those that equal their default."""
-        if len(args) < self.count:
-            args += self.defaults[len(args) : self.count]
+        count = self.count
+        if len(args) < count:
+            args += self.defaults[len(args) : count]
         if self.names:
-            missing = zip(self.names, self.defaults[self.count :], strict=True)
-            args += tuple(kwargs.get(name, default) for name, default in missing)
+            missing = zip(self.names, self.defaults[count:], strict=True)
+            args += tuple([kwargs.get(name, default) for name, default in missing])
         return args
 
     def keywords(self, flat: tuple[Any, ...]) -> dict[str, Any]:
-        """Return the keyword-only arguments of one value for each argument."""
+        """Return the keyword-only arguments among one value for each argument."""
         return dict(zip(self.names, flat[self.count :], strict=True))
 
     def call(self, flat: tuple[Any, ...]) -> Any:
@@ -52,6 +92,31 @@ class Lowered:
         if self.names:
             return self.native(*flat[: self.count], **self.keywords(flat))
         return self.native(*flat)
+
+    def apply(self, fn: Callable[..., Any], flat: tuple[Any, ...], *leading: Any) -> Any:
+        """Call a kernel or rule with one value for each argument, keyword-only ones by name."""
+        if self.names:
+            return fn(*leading, *flat[: self.count], **self.keywords(flat))
+        return fn(*leading, *flat)
+
+    def derive(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what is cached under a key, made now where it is not."""
+        found = self.cache.get(key)
+        if found is None:
+            found = self.cache[key] = make()
+        return found
+
+
+def _default(argument: Argument) -> Any:
+    """Return a default as torch hands such an argument to a kernel."""
+    value = None if argument.default is None else argument.default.value
+    if value is None:
+        return None
+    if argument.base in ("ScalarType", "Device"):
+        return to_torch(argument.base, value) if not argument.is_list else [to_torch(argument.base, v) for v in value]
+    if argument.base in ("Layout", "MemoryFormat"):
+        return getattr(torch, value, value) if isinstance(value, str) else value
+    return list(value) if argument.is_list else value
 
 
 def lowered_of(record: OpOverload) -> Lowered:
@@ -64,6 +129,6 @@ def tensors_in(value: Any) -> list[Tensor]:
     """Return the tensors of an argument or output: itself, or those in it; None is left out."""
     if isinstance(value, Tensor):
         return [value]
-    if isinstance(value, list | tuple):
+    if value.__class__ in (list, tuple):
         return [tensor for element in value for tensor in tensors_in(element)]
     return []

@@ -1,22 +1,59 @@
-"""The call through torch's dispatcher: what every call that has no faster way takes."""
+"""The call through torch's dispatcher: what every call that has no faster way takes.
+
+Generated for each overload; scalars are coerced by its caller. Where nothing is to be done it is torch's
+overload itself, and Dynamo folds the class tests that remain.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
-from opwright.frameworks.torch.lowered import lowered_of
+import torch
+
+from opwright.entry import Names, compile_function, flat_names, kernel_call
+from opwright.frameworks.torch import mutation, private
+from opwright.frameworks.torch.lowered import Lowered, lowered_of
 from opwright.overload import OpOverload
 
 
 def slow_call(record: OpOverload) -> Callable[..., Any]:
     """Return the function that takes all values by position and calls ``torch.ops.ns.op.overload``."""
     state = lowered_of(record)
-    if not state.names:
-        native: Callable[..., Any] = state.native
-        return native
+    if state.slow is None:
+        state.slow = _generate(state)
+    return state.slow
 
-    def call(*values: Any) -> Any:
-        return state.call(values)
 
-    return call
+def _generate(state: Lowered) -> Callable[..., Any]:
+    schema = state.record.schema
+    names, flat = Names(schema), flat_names(schema)
+    tensor, is_instance = names.add("Tensor", torch.Tensor), names.add("isinstance", isinstance)
+    # What is no tensor raises there, with the reason.
+    miss = f"return {names.add('miss', state.record.miss)}({flat})"
+    body: list[str] = []
+    for argument in schema.arguments:
+        name = argument.name
+        if argument.is_tensor:
+            optional = f"{name} is not None and " if argument.is_optional else ""
+            not_one = f"{name}.__class__ is not {tensor} and not {is_instance}({name}, {tensor})"
+            body.append(f"if {optional}{not_one}: {miss}")
+        elif argument.has_tensors:
+            body.append(f"if not {names.add('are_tensors', _are_tensors)}({name}): {miss}")
+        elif isinstance(argument.choices, type):
+            body.append(f"if {is_instance}({name}, {names.add('Enum', Enum)}): {name} = {name}.value")
+    if state.mutated:
+        check = names.add("refuse_captured", lambda *values: mutation.refuse_captured(state, values))
+        body.append(f"if {names.add('functorch', private.functorch_active)}(): {check}({flat})")
+    if not body and not state.names:
+        return state.native  # type: ignore[no-any-return]
+    body.append(f"return {names.add('native', state.native)}({kernel_call(schema)})")
+    return compile_function(f"{schema.qualname} through torch", "call", flat, body, names)
+
+
+def _are_tensors(value: Any) -> bool:
+    """Return whether a value is None, or a list whose elements may all be in a list of tensors."""
+    if value is None:
+        return True
+    return isinstance(value, list | tuple) and all(one is None or isinstance(one, torch.Tensor) for one in value)

@@ -1,0 +1,193 @@
+"""The Autograd kernel: a single-level autograd function, right under every transform.
+
+* It is applied at the innermost level only, and restores the caller's grad mode and forward-grad mode
+  before it goes on below autograd: without either, nested transforms lose derivatives silently.
+* Its arguments are one description of the call, then the operator's own with lists flattened, then copies
+  of mutated ones: ``setup_context`` sees the values from before the call.
+* Outside functorch and forward-mode AD a leaner variant saves nothing for the tangent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from opwright.errors import AliasError, GradientError, layout
+from opwright.frameworks.torch import jvp, private
+from opwright.frameworks.torch.call import Call
+from opwright.frameworks.torch.gradients import checked, missing_formula
+from opwright.frameworks.torch.lowered import Lowered, tensors_in
+from opwright.rules.autograd import AutogradRule, new_values, run_setup_context
+from opwright.rules.jvp import JvpRule
+
+
+class Plan:
+    """What the present rules of an overload make of a call.
+
+    ``dirty`` has the positions of mutated arguments; ``fresh`` those whose new value is an output of its own.
+    """
+
+    __slots__ = ("apply", "dirty", "fresh", "jvp_rule", "needs_old", "rule", "single", "state")
+
+    def __init__(self, state: Lowered) -> None:
+        record = state.record
+        schema = record.schema
+        rule = record.rule("autograd")
+        assert rule is None or isinstance(rule, AutogradRule)  # noqa: S101  (the registry keeps kinds apart)
+        jvp_rule = record.rule("jvp")
+        assert jvp_rule is None or isinstance(jvp_rule, JvpRule)  # noqa: S101
+        self.state = state
+        self.rule: AutogradRule | None = state.opaque.get(rule, rule)
+        self.jvp_rule = jvp_rule
+        self.dirty = state.mutated
+        fresh = {argument.name for argument in new_values(schema)}
+        self.fresh = tuple(i for i in state.mutated if schema.arguments[i].name in fresh)
+        self.needs_old = bool(state.mutated) and self.setup_context is not None
+        self.single = len(schema.returns) == 1 and not schema.is_tuple
+        name = f"{record.name.partition('::')[2]}{'_' + record.overload if record.overload else ''}"
+        self.apply = private.single_level_apply(type(name, (Dispatch,), {"__module__": "opwright.generated"}))
+
+    @property
+    def setup_context(self) -> Callable[..., None] | None:
+        """The author's ``setup_context``: that of the backward, else that of the tangent."""
+        if self.rule is not None and self.rule.setup_context is not None:
+            return self.rule.setup_context
+        return None if self.jvp_rule is None else self.jvp_rule.setup_context
+
+
+class Dispatch(torch.autograd.Function):
+    """What is applied; each overload has a subclass that carries its name."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *values: Any) -> Any:  # type: ignore[override]
+        plan, state = call.plan, call.plan.state
+        inputs = call.nest(values)
+        keyset = call.keyset & private.after_autograd
+        redispatch = state.native.redispatch
+        if call.full:
+            with private.modes_restored(*call.modes):
+                out = state.apply(redispatch, tuple(inputs), keyset)
+        else:
+            with private.below_autograd():
+                out = state.apply(redispatch, tuple(inputs), keyset)
+        outputs = call.spread_outputs(inputs, out)
+        _refuse_inputs(call, values, outputs)
+        call.shapes = [v.shape if isinstance(v, torch.Tensor) else None for v in values]
+        ctx._opwright = call  # noqa: SLF001
+        ctx.needs_input_grad = tuple(call.nest(ctx.needs_input_grad[1:], missing=False))
+        if plan.dirty:
+            ctx.mark_dirty(*[tensor for i in plan.dirty for tensor in tensors_in(inputs[i])])
+            for position, old in enumerate(call.flat):
+                if old is not None:
+                    inputs[position] = old
+        if plan.rule is not None:
+            run_setup_context(plan.rule.setup_context, state.record.schema, ctx, inputs, out)
+        if call.full:
+            jvp.keep(ctx, call, values, inputs, outputs, out)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        call: Call = ctx._opwright  # noqa: SLF001
+        rule = call.plan.rule
+        if rule is None:
+            raise missing_formula(call.plan.state)
+        returned = rule.fn(ctx, *call.nest_outputs(grads))
+        return (None, *checked(call, rule, returned))
+
+    @staticmethod
+    def jvp(ctx: Any, _call: Any, *tangents: Any) -> Any:  # type: ignore[override]
+        return jvp.tangents_of_outputs(ctx, tangents)
+
+
+def _refuse_inputs(call: Call, values: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Raise where an output is an input that the schema does not say is returned."""
+    for index, output in enumerate(outputs):
+        for source, value in enumerate(values):
+            if output is value and isinstance(value, torch.Tensor) and not call.is_dirty(source):
+                record = call.plan.state.record
+                raise AliasError(
+                    layout(
+                        f"output {index} of {record.qualname} is an argument itself; an output may not alias an "
+                        "argument or another output",
+                        registered=record.kernels_text(),
+                        fix="return a copy, or declare the aliasing in the schema",
+                    )
+                )
+
+
+def make_kernel(state: Lowered) -> Callable[..., Any]:
+    """Return the kernel for the dispatch key ``Autograd``."""
+    redispatch, below, after = state.native.redispatch, private.below_autograd, private.after_autograd
+    grad_enabled, any_requires_grad = torch.is_grad_enabled, private.any_requires_grad
+    functorch_active, forward_ad = private.functorch_active, private.forward_ad
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        full = functorch_active() or forward_ad._current_level >= 0  # noqa: SLF001
+        if not full and not (grad_enabled() and any_requires_grad(*args, **kwargs)):
+            with below():
+                return redispatch(keyset & after, *args, **kwargs)
+        return apply(state, keyset, state.flat(args, kwargs), full=full)
+
+    return private.never_traced(kernel)  # type: ignore[no-any-return]
+
+
+def apply(state: Lowered, keyset: Any, flat: tuple[Any, ...], *, full: bool) -> Any:
+    """Apply the autograd function to one value for each argument, and return what the schema says."""
+    plan: Plan = state.derive("autograd", lambda: Plan(state))
+    if plan.dirty:
+        refuse_leaves(state, flat)
+    call = Call(plan, keyset, flat, full=full)
+    values = call.flatten(flat)
+    call.flat = ()
+    if plan.needs_old:
+        call.flat = tuple(_copy(value) if i in plan.dirty else None for i, value in enumerate(flat))
+        values += [tensor for old in call.flat for tensor in tensors_in(old)]
+    if full:
+        before = private.get_single_level()
+        private.set_single_level(True)
+        try:
+            out = plan.apply(call, *values)
+        finally:
+            private.set_single_level(before)
+    else:
+        out = plan.apply(call, *values)
+    nested = call.nest_outputs(out)[: len(state.record.schema.returns)]
+    if not nested:
+        return None
+    return nested[0] if plan.single else tuple(nested)
+
+
+def _copy(value: Any) -> Any:
+    """Return copies of a mutated argument's tensors, made where derivatives can go through them."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return [_copy(one) for one in value] if value.__class__ in (list, tuple) else value
+
+
+def refuse_leaves(state: Lowered, flat: Sequence[Any]) -> None:
+    """Raise where a mutated argument is a leaf that requires grad, or a view of one, as built-ins do."""
+    if not torch.is_grad_enabled():
+        return
+    for index in state.mutated:
+        for tensor in tensors_in(flat[index]):
+            if not tensor.requires_grad:
+                continue
+            base = tensor._base  # noqa: SLF001
+            leaf = tensor.is_leaf or (base is not None and base.is_leaf and base.requires_grad)
+            if leaf and private.level_of(tensor) < 0:
+                argument = state.record.schema.arguments[index].name
+                what = "a leaf Variable" if tensor.is_leaf else "a view of a leaf Variable"
+                raise GradientError(
+                    layout(
+                        f"{state.record.qualname}: argument {argument} is {what} that requires grad and is being "
+                        "used in an in-place operation",
+                        expected="a tensor without grad, or one computed from others",
+                        fix=f"pass {argument}.clone(), or call it under torch.no_grad()",
+                    )
+                )
+
+
+

@@ -1,0 +1,152 @@
+"""The fake rule under torch: it runs on FakeTensors and on meta tensors.
+
+* Where no rule is given: a kernel for ``Meta``, or what the schema alone says (nothing returned, or the
+  arguments that the ``inplace`` and ``out`` tags name), or an error.
+* A NumPy kernel's results are C-contiguous, so those of its fake are made so too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from opwright.errors import MissingRuleError, OutputError, UnsupportedError, layout
+from opwright.outputs import same_objects
+from opwright.frameworks.torch.lowered import Lowered, tensors_in
+from opwright.overload import Kernel
+from opwright.rules.base import Rule
+from opwright.keys import IMPLICIT
+
+Run = Callable[[tuple[Any, ...]], Any]
+
+
+def make_kernel(state: Lowered) -> Callable[..., Any]:
+    """Return the function that torch calls with FakeTensors or meta tensors."""
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        run: Run = state.cache.get("fake") or state.derive("fake", lambda: make_runner(state))
+        return run(state.flat(args, kwargs))
+
+    fake.__name__ = fake.__qualname__ = f"fake of {state.record.qualname}"
+    return fake
+
+
+def make_runner(state: Lowered) -> Run:
+    """Return the function that makes outputs without data from one value for each argument."""
+    record = state.record
+    rule = record.rule("fake")
+    if rule is not None:
+        return _rule_runner(state, rule)
+    kernel = record.kernel("Meta")
+    if kernel is not None and kernel.enabled:
+        return lambda flat: state.apply(kernel.fn, flat)
+    returned = [name for _, name in same_objects(record)]
+    if record.schema.mutated and len(returned) == len(record.schema.returns):
+        return _own_runner(state, returned)
+    implicit = record.kernel(IMPLICIT)
+    if implicit is not None and implicit.flavour in ("torch", "array_api"):
+        return lambda flat: state.apply(implicit.fn, flat)
+    raise _missing(state)
+
+
+def _own_runner(state: Lowered, returned: list[str]) -> Run:
+    """Return the fake of an operator that returns nothing but its mutated arguments."""
+    names = [argument.name for argument in state.record.schema.arguments]
+    positions = [names.index(name) for name in returned]
+    single = len(positions) == 1 and not state.record.schema.is_tuple
+
+    def run(flat: tuple[Any, ...]) -> Any:
+        if not positions:
+            return None
+        return flat[positions[0]] if single else tuple(flat[i] for i in positions)
+
+    return run
+
+
+def _missing(state: Lowered) -> MissingRuleError:
+    record = state.record
+    return MissingRuleError(
+        layout(
+            f"{record.qualname} was called with fake inputs and no fake impl is registered for it",
+            expected="a function from the metadata of its inputs to that of its outputs; torch.compile, "
+            "torch.export and meta tensors need it",
+            registered=record.source,
+            fix=f"add one: @opwright.register_fake({record.qualname!r})",
+        )
+    )
+
+
+def _rule_runner(state: Lowered, rule: Rule) -> Run:
+    record = state.record
+    if rule.flavour not in ("torch", "array_api"):
+        raise UnsupportedError(
+            layout(
+                f"the fake of {record.qualname} has flavour {rule.flavour} and cannot run on torch's fake tensors",
+                expected="a fake of flavour array_api or torch",
+                registered=rule.source,
+                fix="write it with opwright.empty_like and x.new_empty, without annotations of one framework",
+            )
+        )
+    returns = record.schema.returns
+    single = len(returns) == 1 and not record.schema.is_tuple
+
+    def run(flat: tuple[Any, ...]) -> Any:
+        out = state.apply(rule.fn, flat)
+        outs = (out,) if single else out
+        if not returns:
+            outs = () if out is None else (out,)
+        if not isinstance(outs, list | tuple) or len(outs) != len(returns):
+            raise _bad_fake(state, rule, out)
+        for entry, value in zip(returns, outs, strict=True):
+            if entry.type.leaf().name == "Tensor" and not _is_like(entry.type, value):  # type: ignore[attr-defined]
+                raise _bad_fake(state, rule, out)
+        if returns and contiguous_outputs(state, flat):
+            outs = tuple(_contiguous(value) for value in outs)
+        if not returns:
+            return None
+        return outs[0] if single else tuple(outs)
+
+    return run
+
+
+def _is_like(type_: Any, value: Any) -> bool:
+    text = str(type_)
+    if value is None:
+        return text.endswith("?")
+    if "[" in text:
+        return isinstance(value, list | tuple)
+    return isinstance(value, torch.Tensor)
+
+
+def _bad_fake(state: Lowered, rule: Rule, out: Any) -> OutputError:
+    got = type(out).__name__
+    if isinstance(out, list | tuple):
+        got += f" of {len(out)} ({', '.join(type(one).__name__ for one in out)})"
+    return OutputError(
+        layout(
+            f"the fake of {state.record.qualname} returned something else than its schema says",
+            expected=str(state.record.schema),
+            got=got,
+            registered=rule.source,
+        )
+    )
+
+
+def contiguous_outputs(state: Lowered, flat: tuple[Any, ...]) -> bool:
+    """Return whether the kernel that would run on such inputs is one of NumPy."""
+    if not any(kernel.flavour == "numpy" for kernel in state.record.kernels):
+        return False
+    kinds = {tensor.device.type for value in flat for tensor in tensors_in(value)} - {"meta"}
+    kernel: Kernel | None = state.record.select_kernel("torch", min(kinds, default="cpu"))
+    return kernel is not None and kernel.flavour == "numpy"
+
+
+def _contiguous(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.contiguous()
+    return [_contiguous(one) for one in value] if value.__class__ in (list, tuple) else value
+
+
+

@@ -1,0 +1,73 @@
+"""Mutated arguments: their version counters, and what must not be written to.
+
+* The kernel at ``ADInplaceOrView`` counts one new version for each mutated tensor.
+* Inference tensors have no such key: the backend kernel refuses them outside inference mode, as built-ins do.
+* A tensor that was captured by ``torch.func.grad`` or ``jvp`` is a plain one to every kernel, since all
+  arguments are wrapped by then: it is the Operator's own call that sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from opwright.errors import ArgumentError, UnsupportedError, layout
+from opwright.frameworks.torch import private
+from opwright.frameworks.torch.lowered import Lowered, tensors_in
+
+
+class InferenceTensorError(ArgumentError, RuntimeError):
+    """An inference tensor would be written to outside inference mode."""
+
+
+def make_kernel(state: Lowered) -> Callable[..., Any]:
+    """Return the kernel for the dispatch key ``ADInplaceOrView``."""
+    redispatch, after = state.native.redispatch, private.after_inplace_or_view
+    below, increment = private.below_inplace_or_view, torch.autograd.graph.increment_version
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        flat = state.flat(args, kwargs)
+        with below():
+            out = redispatch(keyset & after, *args, **kwargs)
+        for index in state.mutated:
+            increment(tensors_in(flat[index]))
+        return out
+
+    return private.never_traced(kernel)  # type: ignore[no-any-return]
+
+
+def refuse_inference(state: Lowered, flat: Sequence[Any]) -> None:
+    """Raise where an inference tensor would be written to outside inference mode."""
+    if torch.is_inference_mode_enabled():
+        return
+    for index in state.mutated:
+        if any(tensor.is_inference() for tensor in tensors_in(flat[index])):
+            argument = state.record.schema.arguments[index].name
+            raise InferenceTensorError(
+                layout(
+                    f"{state.record.qualname}: inplace update to inference tensor outside InferenceMode is not allowed",
+                    expected=f"a normal tensor as {argument}",
+                    fix=f"pass {argument}.clone(), or call it under torch.inference_mode()",
+                )
+            )
+
+
+def refuse_captured(state: Lowered, flat: Sequence[Any]) -> None:
+    """Raise where a tensor from outside a ``grad`` or ``jvp`` transform would be written to inside it."""
+    level = private.current_level()
+    if level < 0 or private.current_interpreter().key().name not in ("Grad", "Jvp"):
+        return
+    for index in state.mutated:
+        for tensor in tensors_in(flat[index]):
+            if private.level_of(tensor) < level:
+                argument = state.record.schema.arguments[index].name
+                raise UnsupportedError(
+                    layout(
+                        f"{state.record.qualname} would mutate a captured tensor, argument {argument}, inside a "
+                        "transform of torch.func, which its derivative would not know of",
+                        expected="a tensor that the transform was given, or that was made inside it",
+                        fix=f"pass {argument}.clone(), or give {argument} to the transform as an argument",
+                    )
+                )

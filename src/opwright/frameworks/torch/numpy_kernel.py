@@ -1,0 +1,163 @@
+"""NumPy kernels on tensors: arrays of the tensors' own memory go in, tensors of the results come out.
+
+* A mutated argument is written in place; one whose memory holds something else (conjugated or negated)
+  is written back; one whose elements share memory is refused.
+* An output must not share memory with an argument: the tensors made of it would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from opwright.errors import ArgumentError, OutputError, layout
+from opwright.frameworks.base import load
+from opwright.outputs import alias_error, bad_output, not_same, same_objects
+from opwright.frameworks.torch.convert import NoNumPyError, from_numpy, overlaps_itself, to_numpy
+from opwright.frameworks.torch.lowered import Lowered
+from opwright.overload import Kernel
+from opwright.scalars import coercion
+from opwright.schema import Argument, ListType, OptionalType, Return, Type
+
+
+def make_runner(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...]], Any]:
+    """Return the function that runs a NumPy kernel on one value for each argument."""
+    record = state.record
+    convert = [(i, _input(state, argument)) for i, argument in enumerate(record.schema.arguments)]
+    needed = [(i, fn) for i, fn in convert if fn is not None]
+    mutated = [i for i in state.mutated]
+    take = _output(state, kernel)
+    fn, apply = kernel.fn, state.apply
+
+    def run(flat: tuple[Any, ...]) -> Any:
+        values = list(flat)
+        for index, to_array in needed:
+            values[index] = to_array(values[index])
+        out = apply(fn, tuple(values))
+        for index in mutated:
+            _write_back(flat[index], values[index])
+        return take(flat, values, out)
+
+    return run
+
+
+def _input(state: Lowered, argument: Argument) -> Callable[[Any], Any] | None:
+    """Return what turns an argument's value into what a NumPy kernel takes, or None where nothing does."""
+    if not argument.has_tensors:
+        if argument.choices is None and argument.base not in ("ScalarType", "Device"):
+            return None
+        return coercion(state.record.qualname, argument, load("numpy").convert)
+    qualname, write = state.record.qualname, argument.is_write
+
+    def one(value: Any) -> Any:
+        if value is None:
+            return None
+        if value.__class__ in (list, tuple):
+            return [one(element) for element in value]
+        if write and overlaps_itself(value):
+            raise ArgumentError(
+                layout(
+                    f"{qualname} mutates argument {argument.name}, whose elements share memory",
+                    expected="a tensor whose elements have memory of their own",
+                    got=f"a tensor of shape {tuple(value.shape)} with strides {tuple(value.stride())}",
+                    fix=f"pass {argument.name}.contiguous(), and use that afterwards",
+                )
+            )
+        try:
+            return to_numpy(value)
+        except NoNumPyError as error:
+            raise NoNumPyError(f"{qualname}: argument {argument.name}: {error}") from None
+
+    return one
+
+
+def _write_back(value: Any, array: Any) -> None:
+    """Copy an array into its tensor, where the tensor's memory holds something else."""
+    if isinstance(value, torch.Tensor):
+        if value.is_conj() or value.is_neg():
+            value.detach().copy_(from_numpy(array))
+    elif value.__class__ in (list, tuple):
+        for one, its_array in zip(value, array, strict=True):
+            _write_back(one, its_array)
+
+
+def _arrays(values: Any) -> list[Any]:
+    if isinstance(values, np.ndarray):
+        return [values]
+    if values.__class__ in (list, tuple):
+        return [array for value in values for array in _arrays(value)]
+    return []
+
+
+def _output(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...], list[Any], Any], Any]:
+    """Return the function that makes tensors of what a NumPy kernel returned, or raises."""
+    record = state.record
+    schema = record.schema
+    returns = schema.returns
+    single = len(returns) == 1 and not schema.is_tuple
+    position = {argument.name: i for i, argument in enumerate(schema.arguments)}
+    same = {i: (position[name], not_same(record, kernel, i, name)) for i, name in same_objects(record)}
+
+    def take(flat: tuple[Any, ...], values: list[Any], out: Any) -> Any:
+        if not returns:
+            if out is not None:
+                raise bad_output(record, kernel, "None", out)
+            return None
+        outs = (out,) if single else out
+        if not isinstance(outs, list | tuple) or len(outs) != len(returns):
+            raise bad_output(record, kernel, f"a tuple of {len(returns)}", out)
+        taken = []
+        for index, (entry, value) in enumerate(zip(returns, outs, strict=True)):
+            if index in same:
+                argument, wrong = same[index]
+                if value is not values[argument]:
+                    wrong(value)
+                taken.append(flat[argument])
+                continue
+            if not any(True for _ in entry.type.aliases()):
+                _check_memory(state, index, value, values, outs[:index])
+            taken.append(_tensor(state, kernel, entry, entry.type, index, value))
+        return taken[0] if single else tuple(taken)
+
+    return take
+
+
+def _check_memory(state: Lowered, index: int, value: Any, values: list[Any], before: Any) -> None:
+    """Raise where an output shares memory with an argument or with an earlier output."""
+    for array in _arrays(value):
+        for argument, given in zip(state.record.schema.arguments, values, strict=True):
+            for other in _arrays(given) if argument.has_tensors else ():
+                if np.may_share_memory(array, other):
+                    raise alias_error(state.record, index, f"argument {argument.name}", same=array is other)
+        for number, earlier in enumerate(before):
+            for other in _arrays(earlier):
+                if np.may_share_memory(array, other):
+                    raise alias_error(state.record, index, f"output {number}", same=array is other)
+
+
+def _tensor(state: Lowered, kernel: Kernel, entry: Return, type_: Type, index: int, value: Any) -> Any:
+    """Return an output as torch has it."""
+    record = state.record
+    if isinstance(type_, OptionalType):
+        return None if value is None else _tensor(state, kernel, entry, type_.element, index, value)
+    if isinstance(type_, ListType):
+        if not isinstance(value, list | tuple):
+            raise bad_output(record, kernel, f"a list as output {index}", value)
+        return [_tensor(state, kernel, entry, type_.element, index, one) for one in value]
+    if not str(type_).startswith("Tensor"):
+        try:
+            return coercion(record.qualname, Argument(entry.name or f"output_{index}", type_))(value)
+        except ArgumentError:
+            raise bad_output(record, kernel, f"{type_} as output {index}", value) from None
+    if not isinstance(value, np.ndarray | np.generic):
+        raise bad_output(record, kernel, f"an array of numpy as output {index}", value)
+    try:
+        return from_numpy(value)
+    except NoNumPyError as error:
+        raise OutputError(f"{record.qualname}: output {index}: {error}") from None
+
+
+

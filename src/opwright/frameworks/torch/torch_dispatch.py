@@ -1,0 +1,34 @@
+"""The dispatch rule: what runs instead of the operator under a dispatch mode, or for a tensor subclass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from opwright.frameworks.torch.lowered import Lowered
+from opwright.rules.base import mismatch
+
+
+def make_rule(state: Lowered, dispatch_class: type) -> Callable[..., Any]:
+    """Return the function that torch calls for a class: the rule in force, with torch's own overload."""
+    record = state.record
+
+    def dispatch(*args: Any) -> Any:
+        rule = record.rule("torch_dispatch", dispatch_class)
+        if rule is None:
+            return NotImplemented
+        # A subclass's rule may be written without the class, which torch passes in front.
+        without = mismatch(rule.fn, ["mode", "func", "types", "args", "kwargs"]) is not None
+        return rule.fn(*args[1:]) if without else rule.fn(*args)
+
+    return dispatch
+
+
+def install(state: Lowered, dispatch_class: type) -> torch.library.Library:
+    """Register the rule of a class with torch; destroying the library removes it."""
+    library = torch.library.Library(state.record.name.partition("::")[0], "IMPL")
+    qualname = f"{state.record.name.partition('::')[0]}::{state.op_name}"
+    torch.library.register_torch_dispatch(qualname, dispatch_class, make_rule(state, dispatch_class), lib=library)
+    return library
