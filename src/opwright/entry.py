@@ -52,6 +52,8 @@ def compile_function(
     namespace["__name__"] = "opwright.generated"
     exec(compile(text, filename, "exec"), namespace)
     function: FunctionType = namespace.pop(name)
+    # A tracer would import the module that the globals name, and there is none.
+    del namespace["__name__"]
     finalize(function, linecache.cache.pop, filename, None).atexit = False
     return function
 
