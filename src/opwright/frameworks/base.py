@@ -62,6 +62,9 @@ class Framework(ABC):
     def from_dlpack(self, array: Any) -> Any:
         """Return an array of this framework of any array that exports DLPack, of the same memory."""
 
+    def started(self) -> None:
+        """Hear that the framework is loaded: look at what was registered before; called at least once."""
+
     def attach(self, record: OpOverload) -> None:
         """Define the overload in the framework's own machinery; called once, before the first call."""
 
@@ -141,6 +144,7 @@ def load(name: str) -> Framework:
                 layout(f"framework {name} needs the package {info.package}", fix=info.install)
             ) from error
         framework = _loaded.setdefault(name, module.FRAMEWORK)
+        framework.started()
     return framework
 
 
