@@ -154,7 +154,7 @@ def _schema_of(
 ) -> tuple[FunctionSchema, str | None]:
     """Return the validated schema, and the flavour that annotations name."""
     if schema is None:
-        inferred = infer_function_schema(fn, mutates_args=mutates_args, op_name=name, tags=tag_names(tags))
+        inferred = infer_function_schema(fn, mutates_args=mutates_args, op_name=name, tags=tags)
         validate(inferred.schema)
         return inferred.schema, inferred.flavour
     if not schema.lstrip().startswith("("):

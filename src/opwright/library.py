@@ -21,12 +21,12 @@ from opwright.errors import (
 )
 from opwright.keys import IMPLICIT, resolve_key
 from opwright.operator import commit_definition, module_of_caller
-from opwright.overload import Kernel, OpOverload
+from opwright.overload import Kernel, OpOverload, fallthrough_kernel
 from opwright.parse import parse_schema
 from opwright.qualname import parse_qualname
 from opwright.source import caller, source_of
 from opwright.tags import check_tags, tag_names
-from opwright.targets import add_kernel, find, known_flavour, or_wait, require_callable
+from opwright.targets import add_kernel, find, is_fallthrough, known_flavour, or_wait, require_callable
 from opwright.validate import validate
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ class Library:
         def apply(record: OpOverload) -> Handle:
             return add_kernel(record, key, fn, **options)  # type: ignore[arg-type]
 
-        handle = or_wait(target, "kernel", fn, apply)
+        handle = or_wait(target, f"kernel for {key}", fn, apply)
         self.own(handle)
         return handle
 
@@ -344,7 +344,10 @@ class Library:
             raise RegistrationError(
                 layout(f"{self!r}.fallback needs a dispatch key", expected="such as 'CPU'")
             )
-        kernel = Kernel(fn, key, catalogue.ARRAY_API, source_of(fn), with_keyset=with_keyset)
+        skips = is_fallthrough(fn)
+        source = caller()[0] if skips else source_of(fn)
+        fn = fallthrough_kernel if skips else fn
+        kernel = Kernel(fn, key, catalogue.ARRAY_API, source, with_keyset=with_keyset)
         handle = add_fallback(self.ns, kernel)
         self.own(handle)
         return handle

@@ -18,6 +18,7 @@ from opwright.targets import (
     device_keys,
     flavour_of,
     or_wait,
+    owned_by,
     require,
     require_callable,
     require_device,
@@ -31,13 +32,6 @@ if TYPE_CHECKING:
     from opwright.rules.base import Rule
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def attach_to(lib: Any, handle: Handle) -> Handle:
-    """Let a Library own a handle, if one is given."""
-    if lib is not None:
-        lib.own(handle)
-    return handle
 
 
 def result(func: Any, register: Callable[[Any], Handle]) -> Any:
@@ -94,7 +88,7 @@ def register_kernel(
             return registry.group(fn, handles, source_of(fn))
 
         require_callable("a kernel", fn)
-        return attach_to(lib, or_wait(op, "kernel", fn, apply))
+        return owned_by(lib, lambda: or_wait(op, f"kernel for {', '.join(keys)}", fn, apply))
 
     return result(func, register)
 
@@ -103,8 +97,12 @@ def _register_rule(
     op: Any, fn: Any, describe: Callable[[OpOverload], Rule], *, lib: Any, allow_override: bool = True
 ) -> Handle:
     """Validate and commit a rule of an operator that must exist."""
-    record = require(op)
-    return attach_to(lib, registry.add_rule(record, describe(record), fn, allow_override=allow_override))
+
+    def register() -> Handle:
+        record = require(op)
+        return registry.add_rule(record, describe(record), fn, allow_override=allow_override)
+
+    return owned_by(lib, register)
 
 
 def register_fake(
@@ -146,7 +144,7 @@ def register_fake(
             return registry.add_rule(record, rule, fn, allow_override=allow_override)
 
         require_callable("a fake", fn)
-        return attach_to(lib, or_wait(op, "fake", fn, apply))
+        return owned_by(lib, lambda: or_wait(op, "fake", fn, apply))
 
     return result(func, register)
 

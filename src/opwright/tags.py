@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from enum import Enum
 from typing import Any
 
-from opwright.errors import SchemaError, layout
+from opwright.errors import RegistrationTypeError, SchemaError, layout
 from opwright.schema import AliasInfo, BaseType, FunctionSchema, Return
 
 _TENSOR = BaseType("Tensor")
@@ -37,12 +38,31 @@ class Tag(Enum):
 
 
 def tag_names(tags: Any) -> frozenset[str]:
-    """Return the names of one tag or several: Opwright's, torch's, or strings."""
+    """Return the names of one tag or several: Opwright's, torch's, or strings.
+
+    Raises
+    ------
+    SchemaError
+        If a string names no tag.
+    RegistrationTypeError
+        If it is neither a tag nor a string.
+    """
     if tags is None:
         return frozenset()
-    if isinstance(tags, str) or hasattr(tags, "name"):
+    if isinstance(tags, str) or hasattr(tags, "name") or not isinstance(tags, Iterable):
         tags = (tags,)
-    return frozenset(getattr(tag, "name", tag) for tag in tags)
+    return frozenset(map(_tag_name, tags))
+
+
+def _tag_name(tag: Any) -> str:
+    name = getattr(tag, "name", tag)
+    if not isinstance(name, str):
+        raise RegistrationTypeError(
+            layout("a tag must be an opwright.Tag, a torch.Tag, or the name of one", got=repr(tag))
+        )
+    if name is tag and name not in Tag.__members__:
+        raise SchemaError(layout(f"{name!r} is not a tag", expected=f"one of {', '.join(Tag.__members__)}"))
+    return name
 
 
 def alias_returns(schema: FunctionSchema, tags: Any, *, label: str) -> FunctionSchema:

@@ -124,6 +124,34 @@ def or_wait(target: Any, what: str, fn: Any, apply: Callable[[OpOverload], Handl
     return registry.add_or_wait(key_of_name(target), entry, fn)
 
 
+def require_library(lib: Any) -> None:
+    """Raise where what should own a registration is no Library, or one that was destroyed.
+
+    Raises
+    ------
+    RegistrationTypeError
+        If it is neither a ``Library`` nor None.
+    StaleError
+        If it was destroyed.
+    """
+    if lib is None:
+        return
+    if not hasattr(lib, "require_open"):
+        raise RegistrationTypeError(
+            layout("lib must be an opwright.Library", got=f"{lib!r} of type {type(lib).__name__}")
+        )
+    lib.require_open()
+
+
+def owned_by(lib: Any, register: Callable[[], Handle]) -> Handle:
+    """Register, and let a Library own the handle, if one is given."""
+    require_library(lib)
+    handle = register()
+    if lib is not None:
+        lib.own(handle)
+    return handle
+
+
 def require_callable(what: str, fn: Any) -> None:
     """Raise a TypeError where a registration is given something that cannot be called."""
     if not callable(fn):
@@ -146,13 +174,15 @@ def add_kernel(
     require_callable(what, fn)
     positional, keyword_only = names(record.schema)
     leading = ["keyset"] if with_keyset else []
-    if not is_fallthrough(fn):
+    skips = is_fallthrough(fn)
+    source = caller()[0] if skips else source_of(fn)
+    if not skips:
         require_signature(what, fn, [*leading, *positional], keyword_only)
     chosen = flavour_of(fn, record, flavour, kernel=True) if _computes(key) else flavour or "torch"
-    check_lives_on(what, chosen, key, source_of(fn))
+    check_lives_on(what, chosen, key, source)
     if not allow_override:
-        check_held(record, what, key, source_of(fn))
-    kernel = Kernel(fn, key, chosen, source_of(fn), with_keyset=with_keyset)
+        check_held(record, what, key, source)
+    kernel = Kernel(fallthrough_kernel if skips else fn, key, chosen, source, with_keyset=with_keyset)
     return registry.add_kernel(record, kernel, allow_override=allow_override)
 
 
@@ -213,8 +243,10 @@ def check_lives_on(what: str, flavour: str, key: str, source: str) -> None:
 
 
 def is_fallthrough(fn: Any) -> bool:
-    """Return whether a kernel is the fallthrough marker."""
-    return fn is fallthrough_kernel
+    """Return whether a kernel is the fallthrough marker, ours or torch's."""
+    if fn is fallthrough_kernel:
+        return True
+    return getattr(fn, "__name__", "") == "fallthrough_kernel" and fn.__module__ == "torch.library"
 
 
 def warn_of_own_fake(record: OpOverload) -> None:
