@@ -54,7 +54,7 @@ def test_a_factory_function_that_goes_by_its_device():
 
     assert torch.equal(filled(3, 2.0, torch.device("cpu")), torch.full((3,), 2.0))
     assert torch.equal(torch.ops.dropin.filled(2, 1.0, device="cpu"), torch.ones(2))
-    with pytest.raises(NotImplementedError, match=r"dropin::filled has kernels for cpu .*\n.*cuda"):
+    with pytest.raises(NotImplementedError, match="dropin::filled has no kernel for torch arrays on cuda"):
         filled(3, 2.0, torch.device("cuda"))
 
 

@@ -16,6 +16,7 @@ from opwright.targets import find  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own
 
 @pytest.fixture
 def held():
@@ -127,11 +128,13 @@ def test_a_name_that_torch_owns_cannot_be_defined(held, name):
             return x.clone()
 
     text = str(caught.value)
-    assert text.startswith(f"operator {name} is already registered, in torch's own dispatcher\n  registered at: ")
-    assert text.endswith(
-        "\n  to fix: choose another name or overload; kernels and rules can be registered for the one of torch"
+    first, got, registered, fix = text.splitlines()
+    assert first == f"operator {name} is already registered, in torch's own dispatcher"
+    assert got.startswith(f"  got: a second definition at {__file__}:")
+    assert registered.startswith("  registered at: /")
+    assert fix == (
+        "  to fix: choose another name or overload; kernels and rules can be registered for torch's operator too"
     )
-    assert f"a second definition at {__file__}:" in text
     assert find(name).owner == "torch"
 
 
@@ -199,7 +202,7 @@ def test_a_kernel_with_another_signature_is_refused(held):
 def test_allow_override_counts_what_torch_holds(held):
     with ow.Library("foreign", "IMPL") as lib, pytest.raises(DuplicateError) as caught:
         lib.impl("square", lambda x, scale=1.0: x, "CPU", allow_override=False)
-    first, registered, *_ = str(caught.value).splitlines()
+    first, _, registered, _ = str(caught.value).splitlines()
     assert first == "kernel of foreign::square for CPU is already registered"
     assert registered.startswith(f"  registered at: {__file__}:")
     with ow.Library("foreign", "IMPL") as lib:
@@ -236,11 +239,11 @@ def test_row_76_a_fake_of_ours_hides_that_of_torch_while_it_lives(held):
 
 
 def test_row_74_75_a_fake_that_may_not_override(held):
-    with pytest.raises(RuntimeError, match="fake rule of aten::sin is already registered\n  registered at: .*cpp"):
+    with pytest.raises(RuntimeError, match=r"fake rule of aten::sin is already registered\n.*\n  registered at: .*_meta_registrations.py"):
         ow.register_fake("aten::sin", lambda self: self, allow_override=False)
     with ow.Library("foreign", "IMPL") as lib:
         ow.register_fake(held, lambda x, scale=1.0: torch.empty_like(x), lib=lib, allow_override=False)
-        with pytest.raises(DuplicateError, match=f"registered at: {__file__}"):
+        with pytest.raises(DuplicateError, match=rf"registered at: {__file__}"):
             ow.register_fake(held, lambda x, scale=1.0: torch.empty_like(x), allow_override=False)
 
 
@@ -280,7 +283,7 @@ def test_a_gradient_for_an_operator_of_torch(held):
         torch.func.hessian(lambda x: (held(x) * x).sum())(plain), torch.diag(6 * plain)
     )
     handle.destroy()
-    assert not held(x).requires_grad
+    assert "square" not in type(held(x).grad_fn).__name__
 
 
 def test_a_gradient_for_a_custom_op_of_torch_that_has_none(custom):
@@ -309,12 +312,12 @@ def test_a_gradient_for_an_operator_that_has_one_is_refused(custom):
         ow.register_autograd("aten::sin", backward)
     lines = str(caught.value).splitlines()
     assert lines[0] == "autograd rule of aten::sin was refused: torch's dispatcher holds an autograd formula for it"
-    assert "VariableType" in lines[1]
+    assert "VariableType" in lines[2]
     assert lines[3] == "  to fix: Library('aten', 'IMPL').impl(..., 'Autograd') replaces it"
     assert find("aten::sin").rules == ()
 
     custom.register_autograd(lambda ctx, grad: (grad, None))
-    with pytest.raises(DuplicateError, match=f"foreign::custom was refused.*\n  registered at: {__file__}"):
+    with pytest.raises(DuplicateError, match=rf"foreign::custom was refused.*\n.*\n  registered at: {__file__}"):
         ow.register_autograd(custom, backward)
     with pytest.raises(DuplicateError, match="jvp rule of aten::sin was refused"):
         ow.register_jvp("aten::sin", lambda ctx, t: t)
@@ -462,19 +465,21 @@ import opwright as ow
 lib = ow.Library("aten", "IMPL")
 lib.impl("sin", lambda self: self + 1, "CPU")
 ow.register_kernel("aten::cos", "cpu", lambda self: self + 2)
-lib.fallback(lambda op, *args: args[0] + 3, "Autocast")
+lib.fallback(lambda op, *args, **kwargs: op(*args, **kwargs) + (3 if op.name() == "aten::tan" else 0), "Autocast")
 assert "torch" not in sys.modules
 import torch
 assert torch.sin(torch.zeros(1)) == 0
 ow.attach("torch")
 assert torch.sin(torch.zeros(1)) == 1
 assert torch.cos(torch.zeros(1)) == 2
+x = torch.zeros(1)
 with torch.autocast("cpu", dtype=torch.bfloat16):
-    assert torch.tan(torch.zeros(1)) == 3
+    y = torch.tan(x)
+assert y == 3
 lib.destroy()
 assert torch.sin(torch.zeros(1)) == 0
 with torch.autocast("cpu", dtype=torch.bfloat16):
-    assert torch.tan(torch.zeros(1)) == 0
+    assert torch.tan(x) == 0
 print("done")
 """
     out = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False)

@@ -14,6 +14,8 @@ import opwright as ow  # noqa: E402
 from opwright.errors import DuplicateError, StaleError  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own
+
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
 
@@ -355,8 +357,7 @@ def test_a_key_that_this_torch_does_not_have(lib):
     lib.define("no_key(Tensor x) -> Tensor")
     with pytest.raises(RuntimeError) as caught:
         lib.impl("no_key", lambda x: x, "Named")
-    lines = str(caught.value).splitlines()
-    assert lines[0] == f"torch {torch.__version__} refused a kernel of lib::no_key for Named"
+    assert str(caught.value) == f"torch {torch.__version__} has no dispatch key Named"
     assert ow.ops.lib.no_key.default._record.kernels == ()
 
 
@@ -486,9 +487,11 @@ def test_row_98_register_torch_dispatch(lib):
             rule = lambda mode, func, types, args, kwargs, number=number: args[0] + number  # noqa: E731
             ow.register_torch_dispatch(target, Mode, rule, lib=inner)
             with Mode():
-                assert moded(x) == torch.ops.lib.moded(x) == number
+                ours, theirs = moded(x), torch.ops.lib.moded(x)
+            assert ours == theirs == number
         with Mode():
-            assert moded(x) == -1
+            plain = moded(x)
+        assert plain == -1
 
     @moded.register_torch_dispatch(Mode)
     def decorated(mode, func, types, args, kwargs):
@@ -497,7 +500,8 @@ def test_row_98_register_torch_dispatch(lib):
         return args[0] + 5
 
     with Mode():
-        assert moded(x) == 5
+        y = moded(x)
+    assert y == 5
 
 
 def test_private_names_that_code_uses(lib):

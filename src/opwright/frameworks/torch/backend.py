@@ -19,6 +19,7 @@ from opwright.outputs import bad_output, check_aliases, not_same, same_objects
 from opwright.frameworks.torch import fake, numpy_kernel, private
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
 from opwright.keys import DEFAULT, IMPLICIT
+from opwright.keys import key_of
 from opwright.overload import Kernel
 from opwright.scalars import coercion
 from opwright.schema import OptionalType, Type
@@ -97,15 +98,27 @@ def make_runner(state: Lowered, device_type: str) -> Run:
     if device_type == "meta":
         return fake.make_runner(state)
     kernel = record.select_kernel("torch", device_type)
-    if kernel is None:
-        raise no_kernel(record, load("torch"), device_type)
-    if kernel.flavour == "numpy":
-        run = numpy_kernel.make_runner(state, kernel)
-    elif kernel.flavour in _OWN:
-        run = _own_runner(state, kernel)
+    if kernel is not None:
+        run = kernel_runner(state, kernel)
     else:
-        run = _bridged_runner(state, kernel)
+        fallback = record.fallbacks.get(key_of(device_type) or "")
+        if fallback is None:
+            raise no_kernel(record, load("torch"), device_type)
+        run = _fallback_runner(state, fallback)
     return run if device_type == "cpu" else _on_device(state, device_type, run)
+
+
+def kernel_runner(state: Lowered, kernel: Kernel) -> Run:
+    """Return a kernel made ready, whatever the flavour of its arrays."""
+    if kernel.flavour == "numpy":
+        return numpy_kernel.make_runner(state, kernel)
+    return _own_runner(state, kernel) if kernel.flavour in _OWN else _bridged_runner(state, kernel)
+
+
+def _fallback_runner(state: Lowered, kernel: Kernel) -> Run:
+    """Return the runner of a fallback: it gets torch's overload, then the arguments."""
+    leading = (torch.DispatchKeySet(kernel.key),) if kernel.with_keyset else ()
+    return lambda flat: state.apply(kernel.fn, flat, *leading, state.native)
 
 
 def _own_runner(state: Lowered, kernel: Kernel) -> Run:

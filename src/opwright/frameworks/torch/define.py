@@ -15,7 +15,7 @@ import torch
 from torch.library import Library
 
 from opwright.errors import DuplicateError, layout
-from opwright.frameworks.torch import autocast, autograd, backend, fake, foreign_keys, mutation, opaque, private, torch_dispatch, vmap
+from opwright.frameworks.torch import autocast, autograd, backend, fake, foreign_keys, held, mutation, opaque, private, torch_dispatch, vmap
 from opwright.frameworks.torch.lowered import Lowered
 from opwright.keys import DEFAULT, IMPLICIT
 from opwright.overload import OpOverload
@@ -45,20 +45,18 @@ def attach(record: OpOverload) -> Lowered:
     except BaseException as error:
         detach(state)
         if "multiple times" in str(error):
-            raise _taken(record, error) from None
+            raise _taken(record) from None
         raise
     return state
 
 
-def _taken(record: OpOverload, error: BaseException) -> DuplicateError:
-    first = str(error).partition("Each overload's schema should only be registered")[2]
-    where = [line.split("registered at ")[1] for line in first.splitlines() if "registered at " in line]
+def _taken(record: OpOverload) -> DuplicateError:
     return DuplicateError(
         layout(
-            f"operator {record.qualname} is already registered in torch's own dispatcher",
-            registered=where[0].rstrip(".") if where else None,
+            f"operator {record.qualname} is already registered, in torch's own dispatcher",
+            registered=held.source_of(record.qualname),
             got=f"a second definition at {record.source}",
-            fix="choose another name or overload; to add a kernel or rule to torch's operator, use register_* on it",
+            fix="choose another name or overload; kernels and rules can be registered for torch's operator too",
         )
     )
 

@@ -191,13 +191,19 @@ def get_kernel(record: OpOverload, key: str) -> HeldKernel:
     RegistrationError
         If it has no kernel for the key.
     """
+    name = record.qualname
+    held.require_key(key)
     try:
-        return HeldKernel(record, key, held.computed_kernel(record.qualname, key))
+        kernel = held.computed_kernel(name, key)
+        reason = f"a fallthrough: {key} is skipped" if held.is_fallthrough(name, key) else ""
     except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+    if reason:
         raise RegistrationError(
             layout(
-                f"{record.qualname} has no kernel for {key} in torch's dispatcher",
-                got=str(error).splitlines()[0],
-                registered=held.source_of(record.qualname),
+                f"{name} has no kernel for {key} in torch's dispatcher",
+                got=reason,
+                registered=held.source_of(name),
             )
-        ) from None
+        )
+    return HeldKernel(record, key, kernel)

@@ -69,6 +69,7 @@ def with_authors(state: Lowered, wanted: dict[Any, Make]) -> dict[Any, Make]:
 
 
 def _keys(key: str, *, implicit: bool) -> list[str]:
+    held.require_key(key)
     if key == held.AUTOCAST or (key == held.AUTOGRAD and implicit):
         return held.runtime_keys(key)
     return [key]
@@ -91,12 +92,12 @@ def fallback_at(qualname: str, kernel: Kernel, key: str) -> Callable[..., Any]:
     if kernel.falls_through:
         fallthrough: Callable[..., Any] = torch.library.fallthrough_kernel
         return fallthrough
-    excluded = torch.DispatchKeySet(key)
+    excluded = torch.DispatchKeySet(key) if key.startswith(held.AUTOCAST) else None
 
     def call(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         leading = (keyset,) if kernel.with_keyset else ()
         op = held.overload_of(qualname)
-        if not key.startswith(held.AUTOCAST):
+        if excluded is None:
             return kernel.fn(*leading, op, *args, **kwargs)
         with private.exclude_keys(excluded):
             return kernel.fn(*leading, op, *args, **kwargs)
@@ -125,6 +126,7 @@ def sync_fallback(namespace: str, key: str) -> None:
 
 
 def _install(namespace: str, kernel: Kernel) -> list[Installed]:
+    held.require_key(kernel.key)
     if namespace == "_" and kernel.key != held.AUTOCAST:
         part = Installed("_")
         if part.fallback(torch.library.fallthrough_kernel if kernel.falls_through else kernel.fn, kernel):

@@ -38,6 +38,9 @@ class TorchFramework(Framework):
     def specialise(self, record: OpOverload, values: Sequence[Any]) -> Callable[..., Any]:
         return fast.specialise(record, slow.slow_call(record), values)
 
+    def started(self) -> None:
+        foreign.catch_up()
+
     def attach(self, record: OpOverload) -> None:
         define.attach(record)
         self._fill_table(record)
@@ -88,4 +91,3 @@ class TorchFramework(Framework):
 
 
 FRAMEWORK = TorchFramework()
-foreign.catch_up()

@@ -49,14 +49,14 @@ def overload_of(target: Any) -> TorchOverload | None:
 
 
 def _of_packet(packet: TorchPacket, overload: str) -> TorchOverload | None:
-    names = packet.overloads()
-    if overload in names:
-        found: TorchOverload = getattr(packet, overload)
-        # Scalar overloads of TorchScript have a schema and no place in the dispatcher.
-        return found if holds(found.name()) else None
-    if overload != "default" or not any(holds(f"{packet._qualified_op_name}.{name}") for name in names):  # noqa: SLF001
-        return None
     qualname = packet._qualified_op_name  # noqa: SLF001
+    # Overloads of TorchScript alone, such as those for two numbers, have no place in the dispatcher.
+    found = {name: holds(f"{qualname}.{name}".removesuffix(".default")) for name in packet.overloads()}
+    if found.get(overload):
+        return getattr(packet, overload)
+    names = [name for name, there in found.items() if there]
+    if overload != "default" or not names:
+        return None
     raise RegistrationError(
         layout(
             f"{qualname} has no overload without a name",
@@ -90,6 +90,27 @@ def keys() -> list[str]:
     return list(torch._C.DispatchKey.__members__)  # noqa: SLF001
 
 
+def require_key(key: str) -> None:
+    """Raise where this torch has no such dispatch key; ``Autocast`` is read as all of its keys.
+
+    Raises
+    ------
+    RegistrationError
+        Naming the release and the key.
+    """
+    if key != AUTOCAST and _parse(key) is None:
+        raise RegistrationError(layout(f"torch {torch.__version__} has no dispatch key {key}"))
+
+
+def _parse(key: str) -> Any:
+    return _dispatcher._parse_dispatch_key(key)  # noqa: SLF001
+
+
+def is_fallthrough(qualname: str, key: str) -> bool:
+    """Return whether the dispatcher goes past a key for an operator."""
+    return bool(_dispatcher._dispatch_kernel_for_dispatch_key_is_fallthrough(qualname, key))  # noqa: SLF001
+
+
 def has_kernel(qualname: str, key: str) -> bool:
     """Return whether an operator has a kernel at this very key; false for a key torch does not have."""
     try:
@@ -101,7 +122,7 @@ def has_kernel(qualname: str, key: str) -> bool:
 def runtime_keys(alias: str) -> list[str]:
     """Return the keys that ``Autocast`` or ``Autograd`` stands for."""
     skipped = (alias, f"{alias}Functionality", f"{alias}NestedTensor")
-    return [key for key in keys() if key.startswith(alias) and key not in skipped]
+    return [key for key in keys() if key.startswith(alias) and key not in skipped and _parse(key) is not None]
 
 
 def concrete_keys(qualname: str, key: str) -> list[str]:
@@ -110,6 +131,7 @@ def concrete_keys(qualname: str, key: str) -> list[str]:
     Torch cannot read ``Autocast``. A kernel at ``Autograd`` is never called where the operator has one at
     ``CompositeImplicitAutograd`` and none for the backend.
     """
+    require_key(key)
     if key == AUTOCAST or (key == AUTOGRAD and has_kernel(qualname, IMPLICIT)):
         return runtime_keys(key)
     return [key]

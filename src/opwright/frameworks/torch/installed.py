@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.errors import RegistrationError, layout
-from opwright.frameworks.base import bridge, load
-from opwright.frameworks.torch import private
+from opwright.frameworks.torch import backend, private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -92,15 +91,31 @@ def install(
 def kernel_at(state: Lowered, kernel: Kernel) -> Callable[..., Any]:
     """Return the function for torch's dispatcher of a kernel that an author registered at a dispatch key.
 
-    Torch leaves out arguments that equal their default; they are filled in again.
+    Torch leaves out arguments that equal their default; they are filled in again. What a kernel that takes
+    tensors returns is torch's to judge, as it is for its own.
     """
     if kernel.falls_through:
-        return torch.library.fallthrough_kernel
-    fn = bridge(kernel, load("torch"))
+        fallthrough: Callable[..., Any] = torch.library.fallthrough_kernel
+        return fallthrough
     leading = 1 if kernel.with_keyset else 0
+    fn, flat_of, apply = kernel.fn, state.flat, state.apply
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        flat = state.flat(args[leading:], kwargs)
-        return fn(*args[:leading], *flat[: state.count], **state.keywords(flat))
+        return apply(fn, flat_of(args[leading:], kwargs), *args[:leading])
 
-    return private.never_traced(call)
+    def converted(*args: Any, **kwargs: Any) -> Any:
+        return run(flat_of(args, kwargs))
+
+    if kernel.flavour in ("torch", "array_api"):
+        return private.never_traced(call)  # type: ignore[no-any-return]
+    if kernel.with_keyset:
+        raise RegistrationError(
+            layout(
+                f"kernel of {state.record.qualname} for {kernel.key} takes torch's dispatch keys and arrays of "
+                f"flavour {kernel.flavour}",
+                expected="tensors beside dispatch keys",
+                registered=kernel.source,
+            )
+        )
+    run = backend.kernel_runner(state, kernel)
+    return private.never_traced(converted)  # type: ignore[no-any-return]
