@@ -11,16 +11,19 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from opwright import errors as errors
+    from opwright.batching import vmap as vmap
     from opwright.catalogue import Array as Array
     from opwright.checks.runner import opcheck as opcheck
+    from opwright.creation import broadcast_shapes as broadcast_shapes
+    from opwright.creation import empty as empty
+    from opwright.creation import empty_like as empty_like
+    from opwright.creation import result_type as result_type
     from opwright.custom_ops import custom_op as custom_op
     from opwright.definitions import define as define
     from opwright.definitions import impl as impl
     from opwright.dispatch import attach as attach
+    from opwright.fake_context import get_ctx as get_ctx
     from opwright.fakes import FakeArray as FakeArray
-    from opwright.fakes import empty as empty
-    from opwright.fakes import empty_like as empty_like
-    from opwright.fakes import get_ctx as get_ctx
     from opwright.infer import infer_schema as infer_schema
     from opwright.kernel_access import get_kernel as get_kernel
     from opwright.library import Library as Library
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from opwright.modes import autocast as autocast
     from opwright.namespaces import array_namespace as array_namespace
     from opwright.operator import Operator as Operator
+    from opwright.overload import fallthrough_kernel as fallthrough_kernel
     from opwright.packets import OperatorPacket as OperatorPacket
     from opwright.packets import ops as ops
     from opwright.register import impl_abstract as impl_abstract
@@ -42,10 +46,8 @@ if TYPE_CHECKING:
     from opwright.registry import Handle as Handle
     from opwright.report import Report as Report
     from opwright.tags import Tag as Tag
-    from opwright.overload import fallthrough_kernel as fallthrough_kernel
     from opwright.transforms import jvp as jvp
     from opwright.transforms import vjp as vjp
-    from opwright.transforms import vmap as vmap
 
 _HOMES = {
     "Array": "catalogue",
@@ -60,12 +62,13 @@ _HOMES = {
     "array_namespace": "namespaces",
     "attach": "dispatch",
     "autocast": "modes",
+    "broadcast_shapes": "creation",
     "custom_op": "custom_ops",
     "define": "definitions",
-    "empty": "fakes",
-    "empty_like": "fakes",
+    "empty": "creation",
+    "empty_like": "creation",
     "fallthrough_kernel": "overload",
-    "get_ctx": "fakes",
+    "get_ctx": "fake_context",
     "get_kernel": "kernel_access",
     "impl": "definitions",
     "impl_abstract": "register",
@@ -81,8 +84,9 @@ _HOMES = {
     "register_samples": "register",
     "register_torch_dispatch": "register",
     "register_vmap": "register",
+    "result_type": "creation",
     "vjp": "transforms",
-    "vmap": "transforms",
+    "vmap": "batching",
 }
 
 __all__ = [*_HOMES, "errors"]  # noqa: PLE0604  (the table is the one list of public names)

@@ -85,6 +85,14 @@ class OutputError(OpwrightError, RuntimeError):
     """A kernel or a rule returned something that does not fit the schema."""
 
 
+class FakeError(OpwrightError, TypeError):
+    """A fake was asked for what it has not: data, or the value of a size that is not known."""
+
+
+class ContextError(OpwrightError, RuntimeError):
+    """Something was used outside the place that it belongs to."""
+
+
 class GradientError(OpwrightError, RuntimeError):
     """A gradient rule returned something that does not fit the operator's arguments."""
 

@@ -25,6 +25,49 @@ RULE_KINDS = ("fake", "autograd", "jvp", "vmap", "autocast", "torch_dispatch", "
 """The kinds of rule that every framework lowers or declares unsupported with a reason."""
 
 
+class Launching:
+    """How the arrays of one framework reach a launcher of kernels, such as Triton's.
+
+    Parameters
+    ----------
+    address, dtype, device
+        Source expressions of an array called ``{}``: its address, its dtype, the index of its GPU (for
+        arrays elsewhere, anything that is no index of one).
+    is_plain
+        ``is_plain(cls)``: whether arrays of exactly this class hold data that a kernel can be launched on.
+    current_device
+        Returns the index of the current GPU.
+    current_stream
+        ``current_stream(device)`` returns the raw handle of the stream that work on a GPU is queued on.
+    launch
+        ``launch(launcher, grid, args, kwargs)`` traces a launch, or makes it in the launcher's own way with
+        the arrays' device and stream current.
+    busy
+        Returns whether launches may be traced rather than made; None where they never are.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: str,
+        dtype: str,
+        device: str,
+        is_plain: Callable[[type], bool],
+        current_device: Callable[[], int],
+        current_stream: Callable[[int], int],
+        launch: Callable[[Any, Any, Sequence[Any], Mapping[str, Any]], Any],
+        busy: Callable[[], Any] | None = None,
+    ) -> None:
+        self.address = address
+        self.dtype = dtype
+        self.device = device
+        self.is_plain = is_plain
+        self.current_device = current_device
+        self.current_stream = current_stream
+        self.launch = launch
+        self.busy = busy
+
+
 class Framework(ABC):
     """Recognises a library's arrays and lowers overloads into that library's own mechanism.
 
@@ -112,6 +155,16 @@ class Framework(ABC):
                 f"a fake of flavour {rule.flavour} cannot run on arrays of another framework",
                 registered=rule.source,
                 fix="write it with opwright.empty_like and opwright.empty, for any framework",
+            )
+        )
+
+    def launching(self) -> Launching:
+        """Return how this framework's arrays reach a launcher of kernels, such as Triton's."""
+        raise UnsupportedError(
+            layout(
+                f"Triton kernels cannot be launched on arrays of {self.name}",
+                expected="arrays of torch or cupy on a GPU",
+                fix="register another kernel for these arrays, or annotate the operator with torch.Tensor",
             )
         )
 

@@ -2,7 +2,7 @@
 
 * ``numpy.ndarray`` itself needs no test; NumPy scalars count as 0-d arrays and ``memmap`` as an array.
   Other subclasses (``matrix``, masked arrays, arrays with units) would lose what they add: they raise.
-* An ``array_api`` kernel takes no object or structured dtype.
+* A kernel of another flavour takes no object or structured dtype.
 * Two arrays share memory where the arrays that own their buffers do, whatever their strides.
 """
 
@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from opwright.entry import first_array, key_arguments
-from opwright.frameworks.base import Framework
+from opwright import modes
+from opwright.dtypes import as_dtype, is_floating
+from opwright.entry import table_key
+from opwright.fakes import FakeArray, fake_of
+from opwright.frameworks.base import Framework, bridge
 from opwright.frameworks.direct import Direct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from opwright.overload import OpOverload
+    from opwright.rules.base import Rule
 
 
 def _accept(value: Any) -> Any:
@@ -46,23 +50,42 @@ def _owner(array: Any) -> Any:
 
 
 def shares_memory(a: Any, b: Any) -> bool:
-    """Return whether two arrays use one buffer, whatever part of it each sees."""
-    if isinstance(a, np.generic) or isinstance(b, np.generic):
+    """Return whether two values are arrays that use one buffer, whatever part of it each sees."""
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
         return False
-    first, second = _owner(a), _owner(b)
-    if first is second:
-        return True
-    return bool(np.may_share_memory(a, b))
+    return _owner(a) is _owner(b) or bool(np.may_share_memory(a, b))
 
 
-def _portable(array: Any) -> str | None:
-    if array.dtype.hasobject or array.dtype.names is not None:
-        return f"has dtype {array.dtype}, which an array_api kernel cannot take"
-    return None
+def _advice(array: Any) -> str | None:
+    if isinstance(array, np.ma.MaskedArray):
+        return "fill it first: x.filled(value)"
+    return "take its plain array first: numpy.asarray(x)"
 
 
-def _under_modes(_record: OpOverload, call: Callable[..., Any], values: tuple[Any, ...]) -> Any:
-    return call(*values)
+def _under_modes(record: OpOverload, call: Callable[..., Any], values: tuple[Any, ...]) -> Any:
+    return modes.run_under(
+        record,
+        call,
+        values,
+        device_type_of=FRAMEWORK.device_type,
+        cast=FRAMEWORK.cast,
+        adapt=lambda rule: bridge(rule, FRAMEWORK),
+    )
+
+
+def _hollow(value: Any) -> Any:
+    """Return an array of a fake's shape that takes the memory of one element."""
+    if isinstance(value, list | tuple):
+        return [_hollow(one) for one in value]
+    if not isinstance(value, FakeArray):
+        return value
+    return np.broadcast_to(np.zeros((), value.dtype), tuple(map(int, value.shape)))
+
+
+def _metadata(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(map(_metadata, value))
+    return fake_of(value) if isinstance(value, np.ndarray | np.generic) else value
 
 
 class NumPyFramework(Framework):
@@ -70,6 +93,16 @@ class NumPyFramework(Framework):
 
     name: ClassVar[str] = "numpy"
     flavour: ClassVar[str] = "numpy"
+    lowered = MappingProxyType(
+        {
+            "fake": "runs on FakeArray, for opcheck and for calls with fakes",
+            "autograd": "opwright.vjp",
+            "jvp": "opwright.jvp; derived from the backward where there is no jvp rule",
+            "vmap": "opwright.vmap; a loop where there is no vmap rule",
+            "autocast": "opwright.autocast",
+            "torch_dispatch": "opwright.DispatchMode; a rule for a subclass of ndarray runs on its arrays",
+        }
+    )
     unsupported = MappingProxyType(
         {
             "functionalization": "NumPy traces nothing: a mutated argument is mutated in place",
@@ -83,8 +116,9 @@ class NumPyFramework(Framework):
             accept=_accept,
             accept_output=_accept_output,
             shares_memory=shares_memory,
-            writable=lambda array: bool(array.flags.writeable),
-            portable=_portable,
+            writable="{x}.flags.writeable",
+            portable="{x}.dtype.num != 17 and {x}.dtype.num != 20",  # object, void
+            advice=_advice,
             under_modes=_under_modes,
         )
 
@@ -94,10 +128,20 @@ class NumPyFramework(Framework):
 
     def specialise(self, record: OpOverload, values: Sequence[Any]) -> Callable[..., Any]:
         """Return the generated callable for the class of the first array."""
-        chosen = {argument.name for argument in key_arguments(record.schema)}
-        pairs = zip(record.schema.arguments, values, strict=True)
-        first = first_array(value for argument, value in pairs if argument.name in chosen)
-        return self._direct.specialise(record, values, first.__class__)
+        call = self._direct.specialise(record, values, table_key(record.schema, values))
+        classes = [rule.slot for rule in record.rules_of("torch_dispatch")]
+        if any(isinstance(cls, type) and issubclass(cls, np.ndarray) for cls in classes):
+            return lambda *values: modes.run_for_subclass(record, call, values)
+        return call
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        """Return a floating array as another dtype, any other as it is."""
+        return array.astype(as_dtype(dtype), copy=False) if is_floating(array.dtype) else array
+
+    def run_fake(self, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run a fake that is written with NumPy on arrays that take no memory."""
+        hollow = {name: _hollow(one) for name, one in kwargs.items()}
+        return _metadata(rule.fn(*map(_hollow, args), **hollow))
 
     def to_numpy(self, array: Any) -> Any:
         """Return the array itself."""

@@ -1,0 +1,129 @@
+"""What the body of a fake calls: ``empty_like``, ``empty``, ``broadcast_shapes``, ``result_type``.
+
+They take any framework's arrays and tracers as well as fakes, so that one fake serves every framework.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opwright.dtypes import as_dtype
+from opwright.errors import ContextError, layout
+from opwright.fake_context import current_ctx
+from opwright.fakes import FakeArray
+from opwright.namespaces import array_namespace
+from opwright.rules.autocast import dtype_name
+from opwright.shapes import as_shape, broadcast
+
+
+def empty_like(x: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    """Return an uninitialised array, or one without data, like ``x``: what most fakes return.
+
+    Parameters
+    ----------
+    x
+        An array, a tracer, or a fake, of any framework; the result is of the same.
+    dtype, device
+        By default those of ``x``; a dtype of any framework or its name.
+
+    Examples
+    --------
+    >>> import opwright as ow
+    >>> ow.empty_like(ow.FakeArray(("n",), "float32"), dtype="float64")
+    FakeArray((n,), float64, cpu)
+    """
+    if isinstance(x, FakeArray):
+        return x.new_empty(x.shape, dtype=dtype, device=device)
+    xp = array_namespace(x)
+    options = {} if device is None else {"device": device}
+    return xp.empty_like(x, dtype=None if dtype is None else _own_dtype(xp, dtype), **options)
+
+
+def empty(shape: Any, *, dtype: Any = None, device: Any = None, like: Any = None) -> Any:
+    """Return an uninitialised array, or one without data, of a shape.
+
+    Parameters
+    ----------
+    shape
+        The sizes: integers or symbolic ones.
+    dtype, device
+        By default those of ``like``; without it, the framework's defaults.
+    like
+        An array, a tracer, or a fake, of any framework; the result is of the same. It may be left out in
+        the fake of an operator without array arguments.
+
+    Raises
+    ------
+    ContextError
+        If ``like`` is left out outside a fake.
+    """
+    if like is None:
+        make = getattr(current_ctx(), "empty", None)
+        if make is None:
+            raise ContextError(
+                layout("opwright.empty without like= can only be called inside a fake", fix="pass like=x")
+            )
+        return make(shape, dtype=dtype, device=device)
+    if isinstance(like, FakeArray):
+        return like.new_empty(as_shape(shape), dtype=dtype, device=device)
+    xp = array_namespace(like)
+    options = {"dtype": like.dtype if dtype is None else _own_dtype(xp, dtype)}
+    if device is not None:
+        options["device"] = device
+    if hasattr(like, "new_empty"):  # torch: keeps subclasses and the transforms' wrappers
+        return like.new_empty(shape, **options)
+    return xp.empty(shape, **options)
+
+
+def _own_dtype(xp: Any, dtype: Any) -> Any:
+    """Return a namespace's own dtype for one of any framework, or a name."""
+    name = dtype_name(dtype)
+    found = getattr(xp, name, None)
+    return as_dtype(dtype) if found is None else found
+
+
+def broadcast_shapes(*shapes: Any) -> tuple[Any, ...]:
+    """Return the shape that arrays of these shapes broadcast to; sizes may be symbolic.
+
+    Raises
+    ------
+    ValueError
+        If known sizes do not fit each other.
+    TypeError
+        If it depends on symbolic sizes that are not the same.
+
+    Examples
+    --------
+    >>> import opwright as ow
+    >>> x = ow.FakeArray(("n", 1))
+    >>> ow.broadcast_shapes(x.shape, (4,))
+    (n, 4)
+    """
+    return broadcast([as_shape(shape) for shape in shapes])
+
+
+def result_type(*arrays_or_dtypes: Any) -> Any:
+    """Return the dtype that arithmetic on arrays and Python numbers gives, in their own framework.
+
+    Parameters
+    ----------
+    arrays_or_dtypes
+        Arrays of one framework, dtypes, and Python numbers; one of them at least is an array or a dtype.
+    """
+    arrays = [one for one in arrays_or_dtypes if _is_array(one)]
+    if arrays and not any(isinstance(one, FakeArray) for one in arrays):
+        return array_namespace(*arrays).result_type(*arrays_or_dtypes)
+    import numpy as np
+
+    return np.result_type(
+        *(
+            one
+            if type(one) in (bool, int, float, complex)
+            else as_dtype(one.dtype if _is_array(one) else one)
+            for one in arrays_or_dtypes
+        )
+    )
+
+
+def _is_array(value: Any) -> bool:
+    return not isinstance(value, type) and hasattr(value, "shape") and hasattr(value, "dtype")

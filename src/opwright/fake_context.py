@@ -1,0 +1,77 @@
+"""``get_ctx``: what the fake that is running may ask for.
+
+Whoever runs a fake enters its own context: an object with ``new_dynamic_size(*, min=0, max=None)`` and
+``empty(shape, *, dtype, device)``, which ``opwright.empty`` calls where there is no array to be like.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from opwright.errors import ArgumentValueError, ContextError, layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ctx: ContextVar[Any] = ContextVar("opwright_fake_ctx", default=None)
+
+
+def current_ctx() -> Any:
+    """Return the context of the fake that is running, or None."""
+    return _ctx.get()
+
+
+def check_bounds(low: Any, high: Any) -> None:
+    """Check the bounds of a size that depends on data.
+
+    Raises
+    ------
+    ArgumentValueError
+        If one is symbolic or negative, or they are in the wrong order.
+    """
+    for name, bound in (("min", low), ("max", high)):
+        if bound is not None and not isinstance(bound, int):
+            raise ArgumentValueError(
+                layout(
+                    f"new_dynamic_size: {name} must be a plain int, not a symbolic size",
+                    got=f"{bound} of type {type(bound).__name__}",
+                )
+            )
+    if low is not None and low < 0:
+        raise ArgumentValueError(layout("new_dynamic_size: min must not be negative", got=str(low)))
+    if high is not None and high < (low or 0):
+        raise ArgumentValueError(
+            layout("new_dynamic_size: max must not be below min", got=f"min={low}, max={high}")
+        )
+
+
+@contextmanager
+def entered_ctx(ctx: Any) -> Iterator[None]:
+    """Let ``get_ctx()`` return ``ctx`` for the duration of a fake."""
+    token = _ctx.set(ctx)
+    try:
+        yield
+    finally:
+        _ctx.reset(token)
+
+
+def get_ctx() -> Any:
+    """Return the context of the fake that is running; its ``new_dynamic_size()`` depends on data.
+
+    Raises
+    ------
+    ContextError
+        If no fake is running.
+    """
+    ctx = _ctx.get()
+    if ctx is None:
+        raise ContextError(
+            layout(
+                "get_ctx() can only be called inside a fake",
+                got="a call while no fake is running",
+                fix="call it in the function that register_fake was given",
+            )
+        )
+    return ctx

@@ -1,0 +1,141 @@
+"""Running a fake rule: metadata in, metadata out, what it returns compared with the schema.
+
+* An ``array_api`` fake gets `FakeArray`; one of another flavour runs in its own framework, which says how.
+* Operators with the ``inplace`` or ``out`` tag have a fake by themselves, as they return an argument.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opwright.catalogue import ARRAY_API
+from opwright.errors import MissingRuleError, OutputError, layout
+from opwright.fakes import FakeArray, FakeContext, entered_ctx, fake_of
+from opwright.schema import FunctionSchema, ListType, OptionalType, Type
+from opwright.sizes import Size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from opwright.overload import OpOverload
+    from opwright.rules.base import Rule
+
+
+def run_fake(
+    record: OpOverload,
+    values: Sequence[Any],
+    *,
+    ctx: Any = None,
+    elsewhere: Callable[[Rule, Sequence[Any], dict[str, Any]], Any] | None = None,
+) -> Any:
+    """Return what an operator's fake returns for these arguments, compared with the schema.
+
+    Parameters
+    ----------
+    record
+        The operator's record.
+    values
+        Every argument in schema order, defaults filled in; arrays may be fakes or real ones, of which the
+        metadata is taken.
+    ctx
+        What ``get_ctx()`` returns in the fake; by default a `FakeContext`.
+    elsewhere
+        ``elsewhere(rule, args, kwargs)`` runs a fake of another flavour than ``array_api`` on fakes.
+
+    Returns
+    -------
+    object
+        The outputs, with a `FakeArray` for each array.
+
+    Raises
+    ------
+    MissingRuleError
+        If the operator has no fake.
+    OutputError
+        If the fake returns something else than the schema says.
+    """
+    schema = record.schema
+    pairs = zip(schema.arguments, values, strict=True)
+    fakes = [_faked(value) if argument.has_tensors else value for argument, value in pairs]
+    rule = record.rule("fake")
+    if rule is None:
+        return _own_fake(record, fakes)
+    count = len(schema.positional)
+    keywords = dict(zip((a.name for a in schema.keyword_only), fakes[count:], strict=True))
+    with entered_ctx(FakeContext() if ctx is None else ctx):
+        if rule.flavour == ARRAY_API or elsewhere is None:
+            out = rule.fn(*fakes[:count], **keywords)
+        else:
+            out = elsewhere(rule, fakes[:count], keywords)
+    return checked(record, rule, out)
+
+
+def _faked(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_faked(one) for one in value]
+    return None if value is None else fake_of(value)
+
+
+def _own_fake(record: OpOverload, fakes: Sequence[Any]) -> Any:
+    """Return the arguments that a tagged operator returns, or raise where it has no fake."""
+    if {"inplace", "out"} & set(record.tags):
+        pairs = zip(record.schema.arguments, fakes, strict=True)
+        outs = [fake for argument, fake in pairs if argument.is_write]
+        return outs[0] if len(outs) == 1 else tuple(outs)
+    raise MissingRuleError(
+        layout(
+            f"no fake impl is registered for {record.qualname}: the shapes of its outputs are not known",
+            registered=record.source,
+            fix=f"register one: @opwright.register_fake({record.qualname!r})",
+        )
+    )
+
+
+def checked(record: OpOverload, rule: Rule, out: Any) -> Any:
+    """Return what a fake returned, with a `FakeArray` for each array, or raise where it is not right."""
+    schema = record.schema
+    if not schema.returns:
+        if out is not None:
+            raise _wrong(schema, rule, "None", out)
+        return None
+    if len(schema.returns) == 1 and not schema.is_tuple:
+        return _one(schema, rule, schema.returns[0].type, 0, out)
+    if not isinstance(out, list | tuple) or len(out) != len(schema.returns):
+        raise _wrong(schema, rule, f"a tuple of {len(schema.returns)}", out)
+    pairs = enumerate(zip(schema.returns, out, strict=True))
+    return tuple(_one(schema, rule, entry.type, index, value) for index, (entry, value) in pairs)
+
+
+def _one(schema: FunctionSchema, rule: Rule, type_: Type, index: int, value: Any) -> Any:
+    if isinstance(type_, OptionalType):
+        return None if value is None else _one(schema, rule, type_.element, index, value)
+    if isinstance(type_, ListType):
+        if not isinstance(value, list | tuple):
+            raise _wrong(schema, rule, f"a list as output {index}", value)
+        return [_one(schema, rule, type_.element, index, one) for one in value]
+    if not str(type_).startswith("Tensor"):
+        if value is None or isinstance(value, FakeArray):
+            raise _wrong(schema, rule, f"{type_} as output {index}", value)
+        return value
+    if isinstance(value, FakeArray):
+        return value
+    if hasattr(value, "shape") and hasattr(value, "dtype") and not hasattr(value, "__array__"):
+        return FakeArray(tuple(value.shape), value.dtype)  # another library's array without data
+    raise _wrong(schema, rule, f"an array without data as output {index}", value)
+
+
+def _wrong(schema: FunctionSchema, rule: Rule, expected: str, out: Any) -> OutputError:
+    got = type(out).__name__
+    if isinstance(out, list | tuple):
+        got += f" of {len(out)} ({', '.join(type(one).__name__ for one in out)})"
+    elif isinstance(out, Size):
+        got = f"the size {out}"
+    return OutputError(
+        layout(
+            f"the fake of {schema.qualname} returned something else than its schema says",
+            expected=f"{expected}: {schema}",
+            got=got,
+            registered=rule.source,
+            fix="return opwright.empty_like(x) or x.new_empty(shape, dtype=...) for each output",
+        )
+    )
