@@ -353,6 +353,31 @@ def test_gradients_go_through_an_implicit_composite(lib):
         ow.register_fake("lib::implicit", torch.empty_like)
 
 
+@pytest.mark.parametrize("order", ["kernel first", "rule first"])
+def test_a_formula_goes_before_what_an_implicit_composite_calls(lib, order):
+    lib.define("formula(Tensor x) -> Tensor")
+    if order == "kernel first":
+        lib.impl("formula", lambda x: x.sin())
+    ow.register_autograd("lib::formula", lambda ctx, grad: grad * 7, lib=lib)
+    if order == "rule first":
+        lib.impl("formula", lambda x: x.sin())
+    x = torch.randn(2, requires_grad=True)
+    for op in (torch.ops.lib.formula, ow.ops.lib.formula):
+        (grad,) = torch.autograd.grad(op(x).sum(), x)
+        assert torch.equal(grad, torch.full((2,), 7.0))
+        assert torch.equal(torch.func.grad(lambda x, op=op: op(x).sum())(x.detach()), torch.full((2,), 7.0))
+        assert torch.allclose(op(x), x.sin())
+
+
+def test_newer_kernels_of_an_implicit_composite_replace_older_ones(lib):
+    lib.define("renewed(Tensor x) -> Tensor")
+    lib.impl("renewed", lambda x: x + 1)
+    newer = lib.impl("renewed", lambda x: x + 2)
+    assert torch.ops.lib.renewed(torch.zeros(1)) == ow.ops.lib.renewed(torch.zeros(1)) == 2
+    newer.destroy()
+    assert torch.ops.lib.renewed(torch.zeros(1)) == ow.ops.lib.renewed(torch.zeros(1)) == 1
+
+
 def test_a_key_that_this_torch_does_not_have(lib):
     lib.define("no_key(Tensor x) -> Tensor")
     with pytest.raises(RuntimeError) as caught:

@@ -44,7 +44,8 @@ def is_backend(kernel: Kernel) -> bool:
 def with_authors(state: Lowered, wanted: dict[Any, Make]) -> dict[Any, Make]:
     """Return what must be installed for an operator of ours, with what authors put at its dispatch keys.
 
-    ``wanted`` has what its kernels and rules ask for; it gives way where an author has put something.
+    ``wanted`` has what its kernels and rules ask for, by dispatch key, or by a tuple that begins with one; it
+    gives way where an author has put something.
     """
     implicit = IMPLICIT in wanted and DEFAULT not in wanted
     own: dict[Any, Make] = {}
@@ -55,7 +56,8 @@ def with_authors(state: Lowered, wanted: dict[Any, Make]) -> dict[Any, Make]:
                 if key not in taken:
                     taken.add(key)
                     own[key, kernel] = partial(_put_kernel, state, key, kernel)
-    found = {slot: make for slot, make in wanted.items() if slot not in taken}
+    found = {slot: make for slot, make in wanted.items() if _key_of(slot) not in taken}
+    taken |= {_key_of(slot) for slot in found if isinstance(_key_of(slot), str)}
     if implicit and held.AUTOGRAD in found:
         autograd = found.pop(held.AUTOGRAD)
         found[held.AUTOGRAD, IMPLICIT] = autograd
@@ -63,9 +65,14 @@ def with_authors(state: Lowered, wanted: dict[Any, Make]) -> dict[Any, Make]:
         if kernel in _global or is_backend(kernel):
             continue
         for key in _keys(kernel.key, implicit=implicit):
-            if key not in taken and key not in found:
+            if key not in taken:
                 own[key, kernel] = partial(_put_fallback, state, key, kernel)
     return found | own
+
+
+def _key_of(slot: Any) -> Any:
+    """Return the dispatch key of a slot that may say more, or what else it is for."""
+    return slot[0] if isinstance(slot, tuple) else slot
 
 
 def _keys(key: str, *, implicit: bool) -> list[str]:
