@@ -8,14 +8,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 import torch
 
-from opwright.errors import MissingRuleError, OutputError, UnsupportedError, layout
+from opwright.errors import ContextError, MissingRuleError, OutputError, UnsupportedError, layout
+from opwright.fake_context import check_bounds, entered_ctx
+from opwright.frameworks.torch.convert import to_torch
 from opwright.outputs import same_objects
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
-from opwright.overload import Kernel
+from opwright.overload import Kernel, OpOverload
 from opwright.rules.base import Rule
 from opwright.keys import IMPLICIT
 
@@ -92,8 +94,11 @@ def _rule_runner(state: Lowered, rule: Rule) -> Run:
     returns = record.schema.returns
     single = len(returns) == 1 and not record.schema.is_tuple
 
+    context = _Context(record)
+
     def run(flat: tuple[Any, ...]) -> Any:
-        out = state.apply(rule.fn, flat)
+        with entered_ctx(context):
+            out = state.apply(rule.fn, flat)
         outs = (out,) if single else out
         if not returns:
             outs = () if out is None else (out,)
@@ -109,6 +114,49 @@ def _rule_runner(state: Lowered, rule: Rule) -> Run:
         return outs[0] if single else tuple(outs)
 
     return run
+
+
+@final
+class _Context:
+    """What ``get_ctx()`` returns in a fake that torch runs."""
+
+    def __init__(self, record: OpOverload) -> None:
+        self._record = record
+
+    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> Any:  # noqa: A002  (torch's names)
+        """Return a size that depends on data, as a ``SymInt``.
+
+        Raises
+        ------
+        ValueError
+            If a bound is symbolic, ``min`` is negative, or ``max`` is below ``min``.
+        ContextError
+            If the fake runs on meta tensors, which have no such sizes.
+        """
+        check_bounds(min, max)
+        try:
+            context: Any = torch.library.get_ctx()
+        except RuntimeError:
+            context = None
+        if context is None:
+            rule = self._record.rule("fake")
+            raise ContextError(
+                layout(
+                    f"{self._record.qualname} has outputs with data-dependent shape and was called with meta tensors, "
+                    "whose sizes must be known",
+                    expected="FakeTensors, in torch.compile, torch.export or FakeTensorMode",
+                    registered=rule.source if rule is not None else self._record.source,
+                )
+            )
+        return context.new_dynamic_size(min=min, max=max)
+
+    def empty(self, shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
+        """Return an output of an operator without array arguments."""
+        return torch.empty(
+            shape,
+            dtype=None if dtype is None else to_torch("ScalarType", dtype),
+            device=None if device is None else to_torch("Device", device),
+        )
 
 
 def _is_like(type_: Any, value: Any) -> bool:
