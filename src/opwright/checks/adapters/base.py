@@ -1,0 +1,244 @@
+"""What the laws need of a framework: arrays from NumPy's, calls, fakes and transforms, all in one shape.
+
+A law is written once against this; it asks ``supports`` before it uses what a framework may not have.
+Everything that goes in and comes out of a law is a NumPy array or a list of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from opwright import catalogue
+from opwright.errors import OpCheckError, RegistrationValueError, layout
+from opwright.source import source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from opwright.checks.samples import Sample
+    from opwright.overload import OpOverload
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """The metadata of one array that a fake returned.
+
+    Parameters
+    ----------
+    shape
+        Its sizes; None where the fake leaves one open (``new_dynamic_size``).
+    dtype
+        The standard name.
+    same
+        Labels of what it is or shares memory with: an argument's array, or an output before it.
+    strides
+        In elements, where they are part of the framework's contract, else None.
+    bounds
+        For each size the least and the largest value that it can have.
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: str
+    same: tuple[str, ...] = ()
+    strides: tuple[int, ...] | None = None
+    bounds: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a fake asked of a size: the question, the line that asked, and what it was answered."""
+
+    text: str
+    source: str
+    answer: Any
+
+
+@dataclass(slots=True)
+class Faked:
+    """What a fake returned, one entry for each return, and what it asked of symbolic sizes."""
+
+    outputs: list[Any]
+    asked: list[Asked] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Pullback:
+    """A differentiable call: its outputs, what pulls gradients back, and the rule's context.
+
+    Parameters
+    ----------
+    outputs
+        What the call returned, one entry for each return; then the new values of mutated arguments.
+    pull
+        From one gradient for each of ``outputs`` (None for an unused one) to one entry for each argument.
+    context
+        The ``ctx`` that ``setup_context`` filled, where the framework lets it be seen, else None.
+    """
+
+    outputs: list[Any]
+    pull: Callable[[Sequence[Any]], list[Any]]
+    context: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """Why a framework, or an operator in it, does not have what a law needs."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Called:
+    """What a call returned: outputs one for each return, and the new value of each mutated argument."""
+
+    outputs: list[Any]
+    new_values: dict[str, Any] = field(default_factory=dict)
+
+
+class Adapter(ABC):
+    """How the laws use a framework; one final subclass a framework, in a module of its name."""
+
+    name: ClassVar[str]
+    layouts: ClassVar[tuple[str, ...]] = ()
+    """The layouts in memory that its arrays can have, by the names of ``arrays.LAYOUTS``."""
+    in_place: ClassVar[bool] = True
+    """Whether mutation can be seen in the caller's arrays."""
+    imports: ClassVar[tuple[str, ...]] = ()
+    """The import lines of a snippet, after NumPy's and Opwright's."""
+
+    @abstractmethod
+    def array(self, array: Any) -> Any:
+        """Return an array of the framework over a NumPy array, with its layout where that is possible."""
+
+    @abstractmethod
+    def numpy(self, array: Any) -> Any:
+        """Return a NumPy array of an array of the framework."""
+
+    @abstractmethod
+    def is_array(self, value: Any) -> bool:
+        """Return whether a value is an array of the framework."""
+
+    @abstractmethod
+    def shares_memory(self, a: Any, b: Any) -> bool:
+        """Return whether two arrays use one buffer."""
+
+    @abstractmethod
+    def metadata(self, array: Any) -> tuple[tuple[str, Any], ...]:
+        """Return what a kernel must not change of an argument beside its data, by name."""
+
+    @abstractmethod
+    def call(self, record: OpOverload, values: Sequence[Any]) -> Called:
+        """Call the operator on argument values in schema order."""
+
+    @abstractmethod
+    def fake(
+        self, record: OpOverload, values: Sequence[Any], hints: Mapping[int, int] | None = None
+    ) -> Faked:
+        """Return what the fake returns for such arguments, arrays as ``Meta``.
+
+        With ``hints``, sizes are symbols, one for each size above 1; a question about one is answered as
+        if its value were the hint for it (by default its own), and listed.
+        """
+
+    @abstractmethod
+    def vjp(self, record: OpOverload, values: Sequence[Any], wanted: Sequence[Any]) -> Pullback:
+        """Call the operator so that gradients can be pulled back to the arguments that are wanted."""
+
+    @abstractmethod
+    def jvp(
+        self, record: OpOverload, values: Sequence[Any], tangents: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Return outputs (new values of mutated arguments included) and their tangents."""
+
+    @abstractmethod
+    def vmap(
+        self, record: OpOverload, values: Sequence[Any], levels: Sequence[Sequence[Any]], out_dims: int = 0
+    ) -> Called:
+        """Call the operator under vmap; each level, outermost first, has ``in_dims`` for each argument.
+
+        ``in_dims`` are nested for lists; ``out_dims`` is that of every output at every level.
+        """
+
+    @abstractmethod
+    def code(self, name: str) -> str:
+        """Return an expression that makes an array of the framework of a NumPy array in a snippet."""
+
+    def refuses(
+        self, record: OpOverload, values: Sequence[Any], cotangents: Sequence[Any]
+    ) -> Exception | None:
+        """Return the error with which the framework refuses what the backward returns, or None."""
+        return None
+
+    def gradient_lines(self, sample: Sample) -> tuple[str, ...]:
+        """Return the lines of a snippet that print the gradients of a call."""
+        return ("print({call})",)
+
+    def tangent_lines(self, sample: Sample) -> tuple[str, ...]:
+        """Return the lines of a snippet that print the tangents of a call."""
+        return ("print({call})",)
+
+    def batch_lines(self, in_dims: Sequence[str], out_dims: int) -> tuple[str, ...]:
+        """Return the lines of a snippet that call the operator under vmap, levels outermost first."""
+        return ("print({call})",)
+
+    def setup_source(self, record: OpOverload) -> str:
+        """Return ``file:line`` of what fills the context of the backward."""
+        rule = record.rule("autograd")
+        setup = getattr(rule, "setup_context", None)
+        return source_of(setup) if setup is not None else record.source
+
+    def supports(self, record: OpOverload, kind: str) -> Unsupported | None:
+        """Return why a law of this kind cannot be looked at here, or None where it can."""
+        return None
+
+    def error_class(self) -> type[OpCheckError]:
+        """Return the class of the checker's exceptions."""
+        return OpCheckError
+
+
+def installed(name: str) -> bool:
+    """Return whether a framework, what lowers into it, and its adapter are there. Imports none of them."""
+    info = catalogue.get(name)
+    modules = (info.package, info.module, _module(name))
+    return all(importlib.util.find_spec(module) is not None for module in modules)
+
+
+def adapter(name: str) -> Adapter:
+    """Return the adapter of a framework.
+
+    Raises
+    ------
+    RegistrationValueError
+        If there is no such framework, or it is not installed, or has no adapter.
+    """
+    info = catalogue.get(name)
+    if importlib.util.find_spec(info.package) is None:
+        raise RegistrationValueError(layout(f"framework {name} is not installed", fix=info.install))
+    if not installed(name):
+        ready = ", ".join(info.name for info in catalogue.frameworks() if installed(info.name))
+        raise RegistrationValueError(layout(f"the checker cannot use {name} yet", expected=f"one of {ready}"))
+    found: Adapter = importlib.import_module(_module(name)).ADAPTER
+    return found
+
+
+def _module(name: str) -> str:
+    return f"opwright.checks.adapters.{name}"
+
+
+def outputs_of(record: OpOverload, out: Any) -> list[Any]:
+    """Return one entry for each return of a call."""
+    schema = record.schema
+    if not schema.returns:
+        return []
+    return [out] if len(schema.returns) == 1 and not schema.is_tuple else list(out)
+
+
+def call_arguments(record: OpOverload, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments of values in schema order."""
+    count = len(record.schema.positional)
+    names = [argument.name for argument in record.schema.keyword_only]
+    return tuple(values[:count]), dict(zip(names, values[count:], strict=True))

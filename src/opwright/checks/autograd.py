@@ -1,0 +1,209 @@
+"""The law *autograd*: the backward gives the gradients of the kernel, whatever the incoming ones look like.
+
+Values are compared with finite differences, shapes and dtypes strictly. The backward is then run with
+incoming gradients that are zero, left out, expanded, transposed and read-only, and with each subset of
+arguments that need a gradient; it must change nothing that it was given, and keep nothing alive.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opwright.checks import backward, numeric
+from opwright.checks.arrays import described, shown
+from opwright.checks.base import Law, attempt
+from opwright.checks.points import Point, points, why_not
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from opwright.checks.base import Probe
+    from opwright.checks.samples import Leaf
+    from opwright.report import Finding
+
+ELEMENTS = 6
+"""In how many elements of each array finite differences are taken, beside one random direction."""
+
+EXPLANATIONS: Mapping[str, str] = {
+    "OW301": (
+        "The gradient that the backward returns is not the derivative of the kernel, as finite differences "
+        "show it. Compare the formula with the kernel; constant factors, a transposed matrix, a clamp or a "
+        "broadcast that the backward forgot are the usual causes."
+    ),
+    "OW302": (
+        "A gradient has another shape than the argument. A larger one that broadcasts is summed silently by "
+        "some frameworks and refused by others. Sum the gradient over the axes that were broadcast."
+    ),
+    "OW303": "A gradient has another dtype than the argument. Convert it in the backward.",
+    "OW304": (
+        "The backward returns None for an argument on which the outputs depend, so training goes on without "
+        "its gradient. Return the gradient, or declare the operator non_differentiable=True if none is meant."
+    ),
+    "OW305": (
+        "An argument requires a gradient, but the operator has no autograd formula: differentiating raises. "
+        "Register one with register_autograd, or declare non_differentiable=True."
+    ),
+    "OW306": (
+        "The backward raised, or returned something that does not fit the arguments: the wrong number of "
+        "gradients, a name that is no argument, a value that is no array."
+    ),
+    "OW307": (
+        "The gradient depends on how the incoming gradient lies in memory. Gradients of sums arrive "
+        "expanded, with stride zero, those of transposes transposed. Make the incoming gradient contiguous, "
+        "or use its strides."
+    ),
+    "OW308": (
+        "The backward changed its incoming gradient. Other branches of the graph use the same array, and get "
+        "wrong gradients. Work on a copy."
+    ),
+    "OW309": (
+        "The backward changed an argument, an output or a saved array. A second backward, or another user of "
+        "that array, then sees the changed values."
+    ),
+    "OW310": (
+        "With needs_input_grad false for some arguments, the backward raises or gives other gradients for "
+        "the rest."
+    ),
+    "OW311": (
+        "For incoming gradients that are zero, or None for outputs that were not used, the backward raises "
+        "or returns something else than zero."
+    ),
+    "OW312": (
+        "The context keeps an output alive after the result was released: as a plain attribute of ctx, which "
+        "makes a reference cycle in PyTorch, or in a global. Keep arrays with ctx.save_for_backward."
+    ),
+    "OW313": "Pulling the same gradient back a second time gives another result: the backward keeps a state.",
+}
+
+
+def check(probe: Probe) -> Iterator[Finding]:
+    """Yield what is wrong with the gradients."""
+    reason = why_not(probe)
+    if reason is not None:
+        probe.skip(reason)
+        return
+    missing = probe.adapter.supports(probe.record, "autograd")
+    if missing is not None:
+        yield from _not_registered(probe)
+        probe.skip(missing.reason)
+        return
+    for point in points(probe):
+        yield from _at(point)
+
+
+def _not_registered(probe: Probe) -> Iterator[Finding]:
+    for sample in probe.samples:
+        for label in sorted(sample.requires_grad):
+            probe.compared()
+            yield probe.finding(
+                "OW305",
+                f"argument {label} requires a gradient, but no autograd formula is registered",
+                sample=sample,
+                expected="an autograd formula, or non_differentiable=True",
+                got="neither",
+                fix=f"@opwright.register_autograd({probe.record.name!r}), or declare non_differentiable=True",
+            )
+
+
+def _at(point: Point) -> Iterator[Finding]:
+    """Yield what is wrong at one sample; the rest is not looked at where the values are wrong."""
+    grads, error = attempt(point.pulled, point.weights)
+    if grads is None:
+        yield backward.refused(point, error, "the backward raises", "OW306")
+        return
+    found = list(_strict(point, grads)) or list(_values(point, grads)) or list(_accepted(point))
+    yield from found
+    yield from backward.kept_whole(point)
+    if found:
+        return
+    yield from backward.kept_alive(point)
+    yield from backward.again(point, grads)
+    yield from backward.incoming(point)
+    yield from backward.zero_and_none(point)
+    if not point.probe.quick:
+        yield from backward.subsets(point, grads)
+
+
+def _accepted(point: Point) -> Iterator[Finding]:
+    """Yield what the framework itself refuses of what the backward returned."""
+    reason = point.probe.adapter.refuses(
+        point.probe.record,
+        point.probe.values(point.sample),
+        point.nested([point.probe.adapter.array(w) for w in point.weights]),
+    )
+    point.probe.compared()
+    if reason is not None:
+        yield backward.refused(point, reason, "the backward's result is refused", "OW306")
+
+
+def _strict(point: Point, grads: Mapping[Leaf, Any]) -> Iterator[Finding]:
+    """Yield gradients of another shape or dtype than their argument."""
+    for leaf, grad in grads.items():
+        array, name = point.sample.array(leaf), leaf.label
+        point.probe.compared()
+        if grad is None:
+            continue
+        if not hasattr(grad, "dtype"):
+            got = f"{grad!r} of type {type(grad).__name__}"
+            what = f"the gradient for {name} is no array"
+            yield backward.wrong(point, "OW306", what, (described(array), got), fix="return an array")
+        elif grad.shape != array.shape:
+            what = f"the gradient for {name} has another shape than {name}"
+            shapes = f"shape {tuple(array.shape)}", f"shape {tuple(grad.shape)}"
+            fix = "sum the gradient over the axes that were broadcast, or reshape it"
+            yield backward.wrong(point, "OW302", what, shapes, fix=fix)
+        elif grad.dtype != array.dtype:
+            what = f"the gradient for {name} has another dtype than {name}"
+            fix = f"convert it to the dtype of {name} in the backward"
+            dtypes = f"dtype {array.dtype}", f"dtype {grad.dtype}"
+            yield backward.wrong(point, "OW303", what, dtypes, fix=fix)
+
+
+def _values(point: Point, grads: Mapping[Leaf, Any]) -> Iterator[Finding]:
+    """Yield gradients that differ from finite differences."""
+    import numpy as np
+
+    for number, leaf in enumerate(point.leaves):
+        array = point.sample.array(leaf)
+        grad = grads[leaf]
+        known = np.zeros_like(array) if grad is None else grad
+        worst: tuple[float, str, str] | None = None
+        for where, direction in _directions(array, number):
+            slope = point.slope({leaf: direction})
+            if slope is None:
+                continue
+            point.probe.compared()
+            ours = numeric.inner(direction, known)
+            error = slope.distance(ours)
+            if not error <= point.allowed(slope, known):
+                expected = f"{shown(slope.value)}{where}, by finite differences"
+                if worst is None or (error > worst[0] and "random" not in where):
+                    worst = error, expected, f"{shown(ours)}, {shown(error)} away"
+        if worst is not None:
+            yield _wrong_value(point, leaf, grad, worst)
+
+
+def _directions(array: Any, seed: int) -> Iterator[tuple[str, Any]]:
+    import numpy as np
+
+    units = (1.0, 1j) if array.dtype.kind == "c" else (1.0,)
+    for index in numeric.chosen_indices(array, ELEMENTS, seed):
+        for unit in units:
+            direction = np.zeros(array.shape, array.dtype)
+            direction[index] = unit
+            imaginary = " (imaginary part)" if unit == 1j else ""
+            yield f" at index {index}{imaginary}" if array.ndim else imaginary, direction
+    if array.size > 1:
+        yield " along a random direction", numeric.random_like(array, 100 + seed)
+
+
+def _wrong_value(point: Point, leaf: Leaf, grad: Any, worst: tuple[float, str, str]) -> Finding:
+    if grad is None:
+        what = f"the backward gives no gradient for {leaf.label}, on which the outputs depend"
+        fix = f"return the gradient for {leaf.label}, or declare non_differentiable=True if none is meant"
+        return backward.wrong(point, "OW304", what, (worst[1], "None"), fix=fix)
+    what = f"the gradient for {leaf.label} differs from finite differences"
+    return backward.wrong(point, "OW301", what, worst[1:], fix="correct the formula in the backward")
+
+
+CHECK = Law("autograd", check, EXPLANATIONS)

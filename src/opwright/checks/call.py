@@ -1,0 +1,58 @@
+"""The law *call*: the operator accepts its own samples. It comes first; the others need what it lets pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from opwright.checks.base import Law, facts, line_of, raised
+from opwright.errors import AliasError, OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from opwright.checks.base import Probe
+    from opwright.report import Finding
+
+EXPLANATIONS: Mapping[str, str] = {
+    "OW001": (
+        "The operator raises when it is called with a sample. Nothing else can be looked at with that "
+        "sample: correct the kernel, or the sample."
+    ),
+    "OW002": (
+        "The kernel returns something else than its schema says: another number of outputs, or outputs that "
+        "are no arrays. Correct the kernel's return, or its annotations."
+    ),
+}
+
+
+def check(probe: Probe) -> Iterator[Finding]:
+    """Yield the samples that the operator raises on."""
+    for sample in probe.samples:
+        error = probe.reference(sample).error
+        probe.compared()
+        if error is None or isinstance(error, AliasError):
+            continue
+        if isinstance(error, OutputError):
+            known = facts(error)[1]
+            yield probe.finding(
+                "OW002",
+                "the kernel returned something else than its schema says",
+                sample=sample,
+                expected=known.get("expected", str(probe.schema)),
+                got=known.get("got", raised(error)),
+                fix="correct what the kernel returns, or its return annotation",
+            )
+        else:
+            source = probe.source("kernel")
+            yield probe.finding(
+                "OW001",
+                "the operator raises on a sample",
+                sample=sample,
+                source=line_of(error, source),
+                expected="a result",
+                got=raised(error),
+                fix="correct the kernel, or the sample",
+            )
+
+
+CHECK = Law("call", check, EXPLANATIONS)

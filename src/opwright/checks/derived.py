@@ -1,0 +1,196 @@
+"""Samples derived from the author's: other values, layouts, dtypes, sizes and flags.
+
+An operator need not accept a derived sample; where it raises on one, that sample is left out.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from opwright.checks.arrays import LAYOUTS, has_other_layout, is_floating
+from opwright.checks.snippet import name_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from opwright.checks.samples import Leaf, Sample
+
+NO_OP = {
+    "int": (1,),
+    "SymInt": (1,),
+    "float": (1.0, 0.0),
+    "number": (1, 0),
+    "Scalar": (1, 0),
+    "complex": (1.0,),
+}
+"""Numbers with which an operator may have nothing to do, by schema type."""
+
+
+def variable(sample: Sample, leaf: Leaf) -> str:
+    """Return the expression of an array in a snippet."""
+    name = name_in(sample, leaf.argument)
+    return name if leaf.element is None else f"{name}[{leaf.element}]"
+
+
+def in_layout(sample: Sample, leaf: Leaf, layout: str) -> Sample:
+    """Return the sample with one array laid out otherwise in memory."""
+    lay_out, template, _ = LAYOUTS[layout]
+    name = variable(sample, leaf)
+    step = f"{name} = {template.format(name)}"
+    return sample.with_array(leaf, lay_out(sample.array(leaf)), f"{leaf.label} {layout}", step)
+
+
+def layouts(sample: Sample, names: Iterable[str]) -> Iterator[tuple[Leaf, str, Sample]]:
+    """Yield the sample with one array at a time in each of the layouts that change anything."""
+    names = tuple(names)
+    for leaf in sample.leaves():
+        written = sample.argument(leaf).is_write
+        for layout in names:
+            if written and layout in ("read-only", "expanded"):
+                continue
+            if has_other_layout(sample.array(leaf), layout):
+                yield leaf, layout, in_layout(sample, leaf, layout)
+
+
+def compact(sample: Sample) -> Sample:
+    """Return the sample with every array contiguous, in memory of its own."""
+    import numpy as np
+
+    arrays = {leaf: np.array(sample.array(leaf), order="C") for leaf in sample.leaves()}
+    return sample.with_arrays(arrays, "contiguous")
+
+
+def flags(sample: Sample) -> Iterator[Sample]:
+    """Yield the sample with one flag flipped, one optional argument left out, or one choice changed."""
+    for index, (argument, value) in enumerate(zip(sample.schema.arguments, sample.values, strict=True)):
+        if isinstance(value, bool) and argument.base == "bool":
+            yield sample.with_value(index, not value)
+        elif argument.is_optional and value is not None:
+            yield sample.with_value(index, None)
+        if isinstance(argument.choices, tuple):
+            yield from (sample.with_value(index, one) for one in argument.choices if one != value)
+
+
+def no_ops(sample: Sample) -> Iterator[Sample]:
+    """Yield the sample with one number, or one dtype, with which there may be nothing to do."""
+    arrays = [sample.array(leaf) for leaf in sample.leaves()]
+    for index, (argument, value) in enumerate(zip(sample.schema.arguments, sample.values, strict=True)):
+        if argument.is_list or argument.has_tensors:
+            continue
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            kept = [one for one in NO_OP.get(argument.base, ()) if one != value]
+            yield from (sample.with_value(index, one) for one in kept)
+        elif (
+            argument.base == "ScalarType" and value is not None and type(value).__module__.startswith("numpy")
+        ):
+            import numpy as np
+
+            others = {array.dtype for array in arrays} - {np.dtype(value)}
+            yield from (sample.with_value(index, one) for one in sorted(others, key=str))
+
+
+def dtypes(sample: Sample, names: Iterable[str] = ("float32", "float64")) -> Iterator[Sample]:
+    """Yield the sample with all its real floating arrays in another dtype."""
+    real = [leaf for leaf in sample.leaves() if sample.array(leaf).dtype.kind == "f"]
+    for name in names:
+        arrays = {leaf: sample.array(leaf).astype(name) for leaf in real}
+        if any(arrays[leaf].dtype != sample.array(leaf).dtype for leaf in real):
+            yield sample.with_arrays(arrays, f"in {name}")
+
+
+def in_double(sample: Sample) -> Sample:
+    """Return the sample with all its floating arrays in double precision."""
+    arrays = {}
+    for leaf in sample.leaves():
+        array = sample.array(leaf)
+        if is_floating(array):
+            arrays[leaf] = array.astype("complex128" if array.dtype.kind == "c" else "float64")
+    same = all(arrays[leaf].dtype == sample.array(leaf).dtype for leaf in arrays)
+    return sample if same else sample.with_arrays(arrays, "in double precision")
+
+
+def other_values(sample: Sample) -> Iterator[Sample]:
+    """Yield the sample with other values of the same shapes: zeros, negated, reversed, some zeros."""
+    import numpy as np
+
+    def some_zeros(array: Any) -> Any:
+        new = array.copy()
+        new.reshape(-1)[::2] = 0
+        return new
+
+    def reverse(array: Any) -> Any:
+        return np.flip(array.reshape(-1)).reshape(array.shape).copy()
+
+    changes: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+        ("zeros", np.zeros_like),
+        ("negated", operator.neg),
+        ("reversed", reverse),
+        ("every second element zero", some_zeros),
+    )
+    for note, change in changes:
+        leaves = [
+            leaf
+            for leaf in sample.leaves()
+            if sample.array(leaf).dtype.kind in ("f", "c", "i") and sample.array(leaf).size
+        ]
+        arrays = {leaf: change(np.array(sample.array(leaf), order="C")) for leaf in leaves}
+        if arrays:
+            yield sample.with_arrays(arrays, note)
+
+
+def sizes(sample: Sample) -> list[int]:
+    """Return the sizes above 0 that occur in the shapes of a sample."""
+    return sorted({size for leaf in sample.leaves() for size in sample.array(leaf).shape} - {0})
+
+
+def resized(sample: Sample, size: int, new: int) -> Sample:
+    """Return the sample with every axis of one size cut down to another."""
+    arrays = {}
+    for leaf in sample.leaves():
+        array = sample.array(leaf)
+        if size in array.shape:
+            cut = tuple(slice(0, new) if n == size else slice(None) for n in array.shape)
+            arrays[leaf] = array[cut].copy()
+    return sample.with_arrays(arrays, f"size {size} made {new}")
+
+
+def empties(sample: Sample) -> Iterator[Sample]:
+    """Yield the sample with each of its sizes, one at a time, made zero everywhere."""
+    yield from (resized(sample, size, 0) for size in sizes(sample))
+
+
+def smaller(sample: Sample) -> Iterator[Sample]:
+    """Yield the sample with each of its sizes, one at a time, made one less everywhere."""
+    yield from (resized(sample, size, size - 1) for size in sizes(sample) if size > 1)
+
+
+def misfits(sample: Sample) -> Iterator[Sample]:
+    """Yield the sample with one array that may not fit the others: dtype, number of axes, size."""
+    import numpy as np
+
+    for leaf in sample.leaves():
+        array = sample.array(leaf)
+        if array.dtype.kind == "f":
+            other = "float32" if array.dtype == np.float64 else "float64"
+            yield sample.with_array(leaf, array.astype(other), f"{leaf.label} in {other}")
+            yield sample.with_array(leaf, array.astype("int64"), f"{leaf.label} in int64")
+        yield sample.with_array(leaf, array[None].copy(), f"{leaf.label} with another axis")
+        if array.ndim:
+            longer = np.concatenate([array, array[..., :1]], axis=-1)
+            yield sample.with_array(leaf, longer, f"{leaf.label} longer")
+            yield sample.with_array(
+                leaf, array[0].copy() if array.shape[0] else array[None], f"{leaf.label} with an axis less"
+            )
+
+
+def special_values(sample: Sample) -> Iterator[tuple[Leaf, Sample]]:
+    """Yield the sample with NaN, infinity and minus infinity among the values of one array."""
+    import numpy as np
+
+    for leaf in sample.leaves():
+        array = sample.array(leaf)
+        if array.dtype.kind == "f" and array.size >= 3 and not sample.argument(leaf).is_write:
+            new = np.array(array, order="C")
+            new.reshape(-1)[:3] = (np.nan, np.inf, -np.inf)
+            yield leaf, sample.with_array(leaf, new, f"NaN and infinities in {leaf.label}")

@@ -1,0 +1,283 @@
+"""``opcheck``: every law, in every framework, on the samples of one operator.
+
+* A law that yields findings has failed; one that compared nothing is skipped; one that raises has errored.
+* The names of ``torch.library.opcheck``'s tests are accepted and kept in the report.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+import traceback
+import warnings
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from opwright import catalogue
+from opwright.checks import samples as sampling
+from opwright.checks.adapters.base import Adapter, adapter, installed
+from opwright.checks.base import LEVELS, Check, Probe, merged
+from opwright.errors import (
+    ArgumentValueError,
+    NoKernelError,
+    OpCheckError,
+    RegistrationValueError,
+    layout,
+)
+from opwright.operator import Operator
+from opwright.report import ERRORED, FAILED, PASSED, SKIPPED, Finding, Outcome, Report
+from opwright.targets import find
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from opwright.overload import OpOverload
+
+GROUP = "opwright.checks"
+"""The entry point group through which other distributions add laws."""
+
+LAWS = ("call", "schema", "fake", "autograd", "jvp", "vmap", "layout", "determinism")
+"""The laws, in the order in which they are looked at; each is a module here."""
+
+TORCH_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "test_schema": ("schema", "layout", "determinism"),
+        "test_autograd_registration": ("autograd", "jvp"),
+        "test_faketensor": ("fake",),
+        "test_aot_dispatch_dynamic": ("vmap",),
+    }
+)
+"""The tests of ``torch.library.opcheck``, and the laws that are reported under each when all are run.
+
+Asked for by name, a test stands for the first of its laws.
+"""
+
+
+def opcheck(
+    op: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    test_utils: str | Iterable[str] | None = None,
+    raise_exception: bool = True,
+    atol: float | None = None,
+    rtol: float | None = None,
+    frameworks: str | Iterable[str] | None = None,
+    level: str = "default",
+) -> Report:
+    """Check an operator: its schema, its fake, its gradients, its batching, its layouts.
+
+    Parameters
+    ----------
+    op
+        An operator, an overload, or one that a framework's dispatcher holds.
+    args, kwargs
+        The arguments of one call. Left out, the samples that ``register_samples`` declares are used.
+    test_utils
+        Which laws to look at: names of laws, or of ``torch.library.opcheck``'s tests; all by default.
+    raise_exception
+        Whether to raise for what is found, rather than only report it.
+    atol, rtol
+        Tolerances of comparisons, instead of those of the dtype.
+    frameworks
+        Whose arrays to call the operator with. By default every installed framework's for kernels that
+        take NumPy's or any arrays, else those of the operator's own framework.
+    level
+        ``"quick"`` looks at the given samples only, ``"default"`` at derived ones too, ``"thorough"`` at
+        everything.
+
+    Returns
+    -------
+    Report
+        A mapping from the names asked for to ``"SUCCESS"`` or an exception; with ``outcomes`` and
+        ``findings``. Printed, it is a table.
+
+    Raises
+    ------
+    OpCheckError
+        If anything is found; ``report`` is the whole report.
+    ValueError
+        If ``op`` is no single operator, or a name, framework or level is unknown.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import opwright as ow
+    >>> @ow.custom_op("docs::double", mutates_args=())
+    ... def double(x: np.ndarray) -> np.ndarray:
+    ...     return x + x
+    >>> ow.opcheck(double, (np.ones(3),), test_utils="schema", frameworks="numpy")["schema"]
+    'SUCCESS'
+    """
+    record = _record(op)
+    given = [sampling.given(record, args, kwargs or {})] if args or kwargs else samples_of(record)
+    if not given:
+        raise ArgumentValueError(
+            layout(
+                f"opcheck of {record.qualname}: there is nothing to call it with",
+                expected="arguments, or samples that are registered",
+                fix="pass them, opcheck(op, args, kwargs), or declare samples with @op.register_samples",
+            )
+        )
+    report = check(
+        record, given, test_utils=test_utils, atol=atol, rtol=rtol, frameworks=frameworks, level=level
+    )
+    found = report.exception()
+    if raise_exception and found is not None:
+        raise found
+    return report
+
+
+def samples_of(record: OpOverload) -> list[sampling.Sample]:
+    """Return the registered samples; the one call there is where the operator has no arguments."""
+    found = sampling.registered(record)
+    return found or ([] if record.schema.arguments else [sampling.given(record, (), {})])
+
+
+def check(
+    record: OpOverload,
+    given: Sequence[sampling.Sample],
+    *,
+    test_utils: str | Iterable[str] | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    frameworks: str | Iterable[str] | None = None,
+    level: str = "default",
+) -> Report:
+    """Return the report on an operator; without samples, every law is skipped."""
+    names = _names(test_utils)
+    if level not in LEVELS:
+        raise ArgumentValueError(layout(f"unknown level {level!r}", expected=", ".join(LEVELS)))
+    used = _frameworks(record, frameworks)
+    laws = [law for law in _known_laws() if law == "call" or any(law in group for group in names.values())]
+    outcomes: list[Outcome] = []
+    for one in used:
+        outcomes += _in_framework(record, one, given, laws, level=level, atol=atol, rtol=rtol)
+    classes = [one.error_class() for one in used]
+    error = next((cls for cls in classes if cls is not OpCheckError), OpCheckError)
+    groups = {name: ("call", *group) for name, group in names.items()}
+    return Report(record.qualname, outcomes, groups, samples=len(given), error=error)
+
+
+def load_law(name: str) -> Check:
+    """Return a law of ours, or of another distribution, by name."""
+    if name in LAWS:
+        law: Check = importlib.import_module(f"opwright.checks.{name}").CHECK
+        return law
+    for entry in entry_points(group=GROUP):
+        if entry.name == name:
+            other: Check = entry.load()
+            return other
+    raise RegistrationValueError(layout(f"unknown law {name!r}", expected=", ".join(_known_laws())))
+
+
+def explanations() -> dict[str, str]:
+    """Return one paragraph for each id of a finding."""
+    return {key: text for name in _known_laws() for key, text in load_law(name).explanations.items()}
+
+
+def _known_laws() -> list[str]:
+    return list(dict.fromkeys([*LAWS, *(entry.name for entry in entry_points(group=GROUP))]))
+
+
+def _record(op: Any) -> OpOverload:
+    """Return the record of one operator; a plain function, a packet or a name is a ValueError."""
+    packet = hasattr(op, "overloads")
+    if isinstance(op, Operator) or (hasattr(op, "_schema") and not packet):
+        record = find(op)
+        if record is not None:
+            return record
+    raise ArgumentValueError(
+        layout(
+            "opcheck takes one operator",
+            expected="an operator or an overload",
+            got="a packet of overloads" if packet else f"{op!r} of type {type(op).__name__}",
+            fix="pass one overload of it, such as its .default" if packet else "pass what custom_op returns",
+        )
+    )
+
+
+def _names(test_utils: str | Iterable[str] | None) -> dict[str, tuple[str, ...]]:
+    """Return the names that were asked for, and the laws that each stands for."""
+    if test_utils is None:
+        own = [law for law in _known_laws() if law not in LAWS]
+        last = list(TORCH_NAMES)[-1]
+        return {name: (*laws, *(own if name == last else ())) for name, laws in TORCH_NAMES.items()}
+    asked = [test_utils] if isinstance(test_utils, str) else list(test_utils)
+    laws = _known_laws()
+    unknown = [name for name in asked if name not in TORCH_NAMES and name not in laws]
+    if unknown or not asked:
+        raise ArgumentValueError(
+            layout(
+                f"opcheck knows no {', '.join(map(repr, unknown))}"
+                if unknown
+                else "opcheck was asked for no law",
+                expected=f"one or several of {', '.join([*laws, *TORCH_NAMES])}",
+            )
+        )
+    return {name: TORCH_NAMES[name][:1] if name in TORCH_NAMES else (name,) for name in asked}
+
+
+def _frameworks(record: OpOverload, asked: str | Iterable[str] | None) -> list[Adapter]:
+    """Return how each framework that was asked for, or that the operator is for, is used."""
+    if asked is not None:
+        several = [asked] if isinstance(asked, str) else list(asked)
+        return [adapter(name) for name in several]
+    names = [info.name for info in catalogue.frameworks() if installed(info.name)]
+    if record.flavour not in ("numpy", catalogue.ARRAY_API):
+        own = [info.name for info in catalogue.frameworks() if record.flavour in info.flavours]
+        names = [name for name in names if name in own] or own
+    return [adapter(name) for name in names]
+
+
+def _in_framework(
+    record: OpOverload,
+    used: Adapter,
+    given: Sequence[sampling.Sample],
+    laws: Sequence[str],
+    *,
+    level: str,
+    atol: float | None,
+    rtol: float | None,
+) -> list[Outcome]:
+    """Return the outcome of each law in one framework."""
+    probe = Probe(record, used, given, level=level, rtol=rtol, atol=atol)
+    if not given:
+        reason = "no samples are registered: declare some with @op.register_samples"
+        return [Outcome(law, used.name, SKIPPED, reason) for law in laws]
+    errors = [run.error for run in map(probe.reference, given)]
+    for error in errors:
+        if isinstance(error, NoKernelError):
+            reason = str(error).splitlines()[0]
+            return [Outcome(law, used.name, SKIPPED, reason) for law in laws]
+    outcomes = []
+    for name in laws:
+        if name not in ("call", "schema"):
+            accepted = [s for s, error in zip(given, errors, strict=True) if error is None]
+            if not accepted:
+                outcomes.append(Outcome(name, used.name, SKIPPED, "the operator raises on every sample"))
+                continue
+            probe.samples = tuple(accepted)
+        outcomes.append(_one_law(load_law(name), probe))
+    return outcomes
+
+
+def _one_law(law: Check, probe: Probe) -> Outcome:
+    """Return how one law ended."""
+    probe.start(law.name)
+    start = time.perf_counter()
+    found: list[Finding] = []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found += law.check(probe)
+    except Exception:  # noqa: BLE001  (a law that raises is an outcome, with its traceback)
+        took = time.perf_counter() - start
+        text = f"the checker itself failed\n{traceback.format_exc()}"
+        return Outcome(law.name, probe.adapter.name, ERRORED, text, (), probe.comparisons, took)
+    took = time.perf_counter() - start
+    findings = merged(found)
+    status = FAILED if findings else PASSED if probe.comparisons else SKIPPED
+    reason = "; ".join(probe.skipped) or ("nothing was compared" if status == SKIPPED else "")
+    return Outcome(law.name, probe.adapter.name, status, reason, findings, probe.comparisons, took)

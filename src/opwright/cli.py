@@ -1,0 +1,407 @@
+"""The command line: ``opwright list``, ``show``, ``check`` and ``explain``.
+
+* Exit status 0: nothing found; 1: findings; 2: a mistake in the command, or a module that does not import.
+* Colours where rich is installed and the output is a terminal; plain text and ``--json`` anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import re
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opwright import catalogue, registry
+from opwright.errors import OpwrightError
+from opwright.frameworks.base import RULE_KINDS, Framework, load
+from opwright.report import PASSED, Report, aligned, cell, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import ModuleType
+
+    from opwright.overload import OpOverload
+
+OK, FOUND, USAGE = 0, 1, 2
+
+STYLES = {"passed": "green", "skipped": "dim", "errored": "bold magenta"}
+
+
+class UsageError(Exception):
+    """The command cannot be carried out as it was given."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status.
+
+    Parameters
+    ----------
+    argv
+        The command's words, by default those of this process.
+    """
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if not hasattr(options, "run"):
+        parser.print_help()
+        return USAGE
+    try:
+        status: int = options.run(options)
+    except (UsageError, OpwrightError) as error:
+        print(f"opwright: {error}", file=sys.stderr)
+        return USAGE
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="opwright", description="Look at operators, and check them.")
+    commands = parser.add_subparsers(metavar="COMMAND")
+
+    def command(name: str, run: Any, text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(run=run)
+        return sub
+
+    sub = command("list", _list, "List the operators that a module defines.")
+    sub.add_argument("module", nargs="?", metavar="MODULE", help="a module, or a Python file")
+    sub.add_argument("--pending", action="store_true", help="list what waits for an operator instead")
+    sub.add_argument("--json", action="store_true", help="print data")
+    sub = command("show", _show, "Show an operator: schema, kernels, rules, what frameworks make of them.")
+    sub.add_argument("operator", metavar="[MODULE:]NAME", help="such as mylib.ops:mylib::sin")
+    sub.add_argument("--framework", action="append", metavar="NAME", help="load a framework and show it too")
+    sub.add_argument("--json", action="store_true", help="print data")
+    sub = command("check", _check, "Check the operators that a module defines, with their samples.")
+    sub.add_argument(
+        "module", metavar="MODULE[:NAME]", help="a module or Python file, and one of its operators"
+    )
+    sub.add_argument("--level", choices=("quick", "default", "thorough"), default="default")
+    sub.add_argument(
+        "--framework", action="append", metavar="NAME", help="whose arrays to use; may be repeated"
+    )
+    sub.add_argument("--law", action="append", metavar="NAME", help="which law to look at; may be repeated")
+    sub.add_argument("--json", action="store_true", help="print data")
+    sub = command("explain", _explain, "Explain a finding by its id.")
+    sub.add_argument("id", nargs="?", metavar="ID", help="such as OW301; left out, all are listed")
+    return parser
+
+
+# ------------------------------------------------------------------------------------------------- targets
+
+
+def split_target(text: str) -> tuple[str, str]:
+    """Split ``MODULE:NAME`` at the one colon; that of ``ns::name`` and of a drive letter is none."""
+    match = re.fullmatch(r"(?P<module>(?:[A-Za-z]:[\\/])?[^:]+)(?::(?P<name>[^:].*))?", text)
+    if match is None:
+        raise UsageError(f"{text!r} is not MODULE or MODULE:NAME")
+    return match["module"], match["name"] or ""
+
+
+def import_target(text: str) -> ModuleType:
+    """Import a module by name, or a Python file by path."""
+    path = Path(text)
+    try:
+        if text.endswith(".py") or path.is_file():
+            return _import_file(path)
+        sys.path.insert(0, str(Path.cwd()))
+        return importlib.import_module(text)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (text == error.name or text.startswith(f"{error.name}.")):
+            raise UsageError(
+                f"no module named {text!r}; give a module's name or the path of a Python file"
+            ) from None
+        raise UsageError(f"{text} cannot be imported: {error}") from error
+    except OpwrightError:
+        raise
+    except Exception as error:
+        lines = traceback.format_exception(error)
+        raise UsageError(f"{text} cannot be imported:\n{''.join(lines).rstrip()}") from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"no file {str(path)!r}")
+    name = path.stem
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def defined_in(module: str) -> list[OpOverload]:
+    """Return the operators that a module, or one inside it, defines."""
+    return [
+        record
+        for record in list(registry.records.values())
+        if record.operator is not None
+        and (record.operator.__module__ == module or record.operator.__module__.startswith(f"{module}."))
+    ]
+
+
+def named(records: Iterable[OpOverload], name: str) -> list[OpOverload]:
+    """Return the operators that ``ns::name.overload``, or a part of it, names."""
+    bare = name.removesuffix(".default")
+    return [
+        r
+        for r in records
+        if bare in (r.qualname, r.name, r.name.partition("::")[2], r.qualname.partition("::")[2])
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- list
+
+
+def _list(options: argparse.Namespace) -> int:
+    records = list(registry.records.values())
+    if options.module:
+        records = defined_in(import_target(options.module).__name__)
+    if options.pending:
+        rows = [
+            {"operator": key.removesuffix(".default"), "what": entry.what, "source": entry.source}
+            for key, entries in registry.pending.items()
+            for entry in entries
+        ]
+        header = ["waits for", "what", "registered at"]
+    else:
+        rows = [
+            {
+                "operator": record.qualname,
+                "signature": record.schema.signature,
+                "flavour": record.flavour,
+                "rules": " ".join(dict.fromkeys(rule.kind for rule in record.rules)),
+            }
+            for record in sorted(records, key=lambda record: record.qualname)
+        ]
+        header = ["operator", "signature", "flavour", "rules"]
+    if options.json:
+        print(json.dumps(rows, indent=2))
+        return OK
+    if not rows:
+        print("nothing waits for an operator" if options.pending else "no operators are defined")
+        return OK
+    for line in aligned([header, *([str(value) for value in row.values()] for row in rows)]):
+        print(line[2:])
+    return OK
+
+
+# ---------------------------------------------------------------------------------------------------- show
+
+
+def _show(options: argparse.Namespace) -> int:
+    module, name = split_show(options.operator)
+    records = list(registry.records.values())
+    if module:
+        import_target(module)
+        records = list(registry.records.values())
+    found = named(records, name)
+    if not found:
+        hint = "" if module else f"; say where it is defined: opwright show MODULE:{name}"
+        raise UsageError(f"no such operator: {name}{hint}")
+    frameworks = _frameworks(options.framework or ())
+    data = [description(record, frameworks) for record in found]
+    if options.json:
+        print(json.dumps(data, indent=2))
+        return OK
+    print("\n\n".join("\n".join(described(entry)) for entry in data))
+    return OK
+
+
+def split_show(text: str) -> tuple[str, str]:
+    """Split ``MODULE:ns::name`` or ``ns::name``; the module may be left out."""
+    match = re.fullmatch(r"(?:(?P<module>(?:[A-Za-z]:[\\/])?[^:]+):(?!:))?(?P<name>[^:]+(?:::[^:]+)?)", text)
+    if match is None:
+        raise UsageError(f"{text!r} is not NAME or MODULE:NAME")
+    return match["module"] or "", match["name"]
+
+
+def _frameworks(names: Iterable[str]) -> list[Framework]:
+    """Return the frameworks in use, and those asked for."""
+    used = [info.name for info in catalogue.frameworks() if info.flavours and catalogue.loaded(info)]
+    return [load(name) for name in dict.fromkeys([*used, *names])]
+
+
+def description(record: OpOverload, frameworks: Iterable[Framework]) -> dict[str, Any]:
+    """Return what there is to know of an operator, as data."""
+    return {
+        "operator": record.qualname,
+        "schema": str(record.schema),
+        "flavour": record.flavour,
+        "defined": record.source,
+        "tags": list(record.tags),
+        "differentiable": not record.non_differentiable,
+        "kernels": [
+            {
+                "device": kernel.where,
+                "flavour": kernel.flavour,
+                "source": kernel.source,
+                "enabled": kernel.enabled,
+            }
+            for kernel in reversed(record.kernels)
+        ],
+        "rules": [
+            {
+                "kind": rule.kind,
+                "for": "" if rule.slot is None else str(rule.slot),
+                "flavour": rule.flavour,
+                "source": rule.source,
+            }
+            for kind in dict.fromkeys(rule.kind for rule in record.rules)
+            for rule in record.rules_of(kind)
+        ],
+        "frameworks": {
+            framework.name: {
+                kind: {"lowered": framework.lowered.get(kind), "unsupported": framework.unsupported.get(kind)}
+                for kind in RULE_KINDS
+            }
+            for framework in frameworks
+        },
+    }
+
+
+def described(entry: dict[str, Any]) -> list[str]:
+    """Return a description as lines."""
+    lines = [entry["schema"], f"  defined at {entry['defined']} ({entry['flavour']})"]
+    if entry["tags"]:
+        lines.append(f"  tags: {', '.join(entry['tags'])}")
+    if not entry["differentiable"]:
+        lines.append("  declared non-differentiable")
+    rows = [[k["device"], k["flavour"], k["source"], "" if k["enabled"] else "off"] for k in entry["kernels"]]
+    lines += ["", "kernels", *(aligned(rows) if rows else ["  none"])]
+    rows = [[rule["kind"], rule["for"], rule["flavour"], rule["source"]] for rule in entry["rules"]]
+    lines += ["", "rules", *(aligned(rows) if rows else ["  none"])]
+    for name, kinds in entry["frameworks"].items():
+        rows = [
+            [
+                kind,
+                how["lowered"]
+                or (f"not supported: {how['unsupported']}" if how["unsupported"] else "not described"),
+            ]
+            for kind, how in kinds.items()
+        ]
+        lines += ["", f"in {name}", *aligned(rows)]
+    return lines
+
+
+# --------------------------------------------------------------------------------------------------- check
+
+
+def _check(options: argparse.Namespace) -> int:
+    from opwright.checks.runner import check, samples_of
+
+    module, name = split_target(options.module)
+    records = defined_in(import_target(module).__name__)
+    if name:
+        records = named(records, name)
+    if not records:
+        raise UsageError(f"{module} defines no operator{f' {name}' if name else ''}")
+    start = time.perf_counter()
+    reports = [
+        check(
+            record,
+            samples_of(record),
+            test_utils=options.law,
+            frameworks=options.framework,
+            level=options.level,
+        )
+        for record in sorted(records, key=lambda record: record.qualname)
+    ]
+    took = time.perf_counter() - start
+    good = all(report.ok for report in reports)
+    if options.json:
+        print(json.dumps({"ok": good, "seconds": took, "reports": [r.to_dict() for r in reports]}, indent=2))
+    else:
+        _print_reports(reports, took)
+    return OK if good else FOUND
+
+
+def summary_rows(reports: Sequence[Report]) -> list[list[str]]:
+    """Return the table of several reports: a row for each operator and framework, a column for each law."""
+    laws = list(dict.fromkeys(law for report in reports for law in report.laws))
+    several = len({name for report in reports for name in report.frameworks}) > 1
+    rows = [["operator", *(["arrays of"] if several else []), *laws]]
+    for report in reports:
+        for framework in report.frameworks:
+            cells = [cell(report.outcome(law, framework)) for law in laws]
+            rows.append([report.operator, *([framework] if several else []), *cells])
+    return rows
+
+
+def _print_reports(reports: Sequence[Report], took: float) -> None:
+    console = _console()
+    rows = summary_rows(reports)
+    if console is None:
+        print("\n".join(line[2:] for line in aligned(rows)))
+    else:
+        console.print(_rich_table(rows))
+    for line in dict.fromkeys(
+        f"{report.operator}:{line[1:]}" for report in reports for line in report.reasons()
+    ):
+        print(line)
+    problems = [problem for report in reports for problem in report.problems()]
+    for problem in problems:
+        head, _, rest = problem.partition("\n")
+        if console is None:
+            print(f"\n{problem}")
+        else:
+            console.print(f"\n{head}", style="bold red", markup=False, highlight=False)
+            console.print(rest, markup=False, highlight=False, soft_wrap=True)
+    passed = sum(outcome.status == PASSED for report in reports for outcome in report.outcomes)
+    counts = counted(len(reports), "operator"), counted(passed, "law"), counted(len(problems), "finding")
+    print("\n{}, {} passed, {} in {:.1f} s".format(*counts, took))
+
+
+def _console() -> Any:
+    """Return rich's console where it is installed and the output is a terminal, else None."""
+    if not sys.stdout.isatty() or "NO_COLOR" in os.environ or importlib.util.find_spec("rich") is None:
+        return None
+    from rich.console import Console
+
+    return Console()
+
+
+def _rich_table(rows: Sequence[Sequence[str]]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in rows[0]:
+        table.add_column(title, no_wrap=True)
+    for row in rows[1:]:
+        styled = [
+            Text(text, style=STYLES.get(text, "bold red" if text.startswith("OW") else "")) for text in row
+        ]
+        table.add_row(*styled)
+    return table
+
+
+# ------------------------------------------------------------------------------------------------- explain
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from opwright.checks.runner import explanations
+
+    texts = explanations()
+    if options.id is None:
+        rows = [[key, text.partition(". ")[0].partition(": ")[0].rstrip(".")] for key, text in texts.items()]
+        print("\n".join(line[2:] for line in aligned(rows)))
+        return OK
+    text = texts.get(options.id.upper())
+    if text is None:
+        raise UsageError(f"no finding has the id {options.id!r}; opwright explain lists them all")
+    import textwrap
+
+    print(f"{options.id.upper()}\n{textwrap.fill(text, 100)}")
+    return OK

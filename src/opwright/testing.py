@@ -1,0 +1,82 @@
+"""What tests of operators use: registered samples, and what a fake returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opwright.calls import split
+from opwright.checks.runner import samples_of
+from opwright.fakes import FakeArray
+from opwright.targets import require
+from opwright.transforms import run_fake
+
+TYPE_CHECKING = False
+
+__all__ = ["fake", "samples"]
+
+
+def samples(op: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Return the samples that ``register_samples`` declares, as the arguments of calls.
+
+    Parameters
+    ----------
+    op
+        An operator, or its qualified name.
+
+    Returns
+    -------
+    list of (args, kwargs)
+        Defaults filled in, keyword-only arguments by name, NumPy arrays; new ones each time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import opwright as ow
+    >>> @ow.custom_op("docs::triple", mutates_args=())
+    ... def triple(x: np.ndarray) -> np.ndarray:
+    ...     return 3 * x
+    >>> @triple.register_samples
+    ... def declared():
+    ...     yield (np.ones(2),)
+    >>> samples(triple)
+    [((array([1., 1.]),), {})]
+    """
+    record = require(op)
+    return [split(record, sample.values) for sample in samples_of(record)]
+
+
+def fake(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return what an operator's fake returns for such arguments, with a ``FakeArray`` for each array.
+
+    Parameters
+    ----------
+    op
+        An operator, or its qualified name.
+    args, kwargs
+        Arguments of a call: arrays of any framework, of which the metadata is taken, or fakes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import opwright as ow
+    >>> @ow.custom_op("docs::quarter", mutates_args=())
+    ... def quarter(x: np.ndarray) -> np.ndarray:
+    ...     return x / 4
+    >>> @quarter.register_fake
+    ... def _(x):
+    ...     return ow.empty_like(x)
+    >>> fake(quarter, np.ones(2))
+    FakeArray((2,), float64, cpu)
+    """
+    from opwright.checks.samples import bound
+
+    record = require(op)
+    return run_fake(record, [_plain(value) for value in bound(record, args, kwargs)])
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) and any(map(_is_array, value)) else value
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, FakeArray) or hasattr(value, "shape")
