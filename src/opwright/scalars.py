@@ -197,10 +197,10 @@ def _number(value: Any) -> Any:
         number = value.item()
         if isinstance(number, bool | int | float | complex):
             return number
-    if hasattr(value, "__index__"):
-        return value.__index__()
     if getattr(value, "ndim", 0) or isinstance(value, list | tuple):
         raise _Refused("must be a number, not several")
+    if hasattr(value, "__index__"):
+        return value.__index__()
     raise _Refused("must be a number")
 
 
