@@ -501,7 +501,7 @@ def test_tensor_lists_and_optional_tensors(define):
 
     def f(
         xs: Sequence[np.ndarray],
-        ys: Sequence[np.ndarray | None] = (None,),
+        ys: Sequence[np.ndarray | None] | None = None,
         z: np.ndarray | None = None,
         *,
         w: np.ndarray | None = None,

@@ -52,6 +52,8 @@ class Direct:
         ``advice(value)``: the line that makes a refused array one that can be taken, or None.
     under_modes
         ``under_modes(record, call, values)`` runs a call while a mode is entered.
+    around
+        ``around(kernel)`` returns what runs a kernel, with the arrays' device current for example.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Direct:
         portable: str = "True",
         advice: Callable[[Any], str | None] = lambda _: None,
         under_modes: Callable[[OpOverload, Callable[..., Any], tuple[Any, ...]], Any],
+        around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda fn: fn,
     ) -> None:
         self.framework = framework
         self.array_class = array_class
@@ -76,6 +79,7 @@ class Direct:
         self.portable = portable
         self.advice = advice
         self.under_modes = under_modes
+        self.around = around
         # Written by this framework's own module, never by a schema.
         self.is_writable: Callable[[Any], bool] = eval(f"lambda x: {writable.format(x='x')}")  # noqa: S307
         self.is_portable: Callable[[Any], bool] = eval(f"lambda x: {portable.format(x='x')}")  # noqa: S307
@@ -123,7 +127,7 @@ class _Specialised:
         self.own = kernel.flavour == direct.framework.flavour
         taker = direct.framework if kernel.flavour == catalogue.ARRAY_API else of_flavour(kernel.flavour)
         self.convert = taker.convert
-        fn = bridge(kernel, direct.framework)
+        fn = direct.around(bridge(kernel, direct.framework))
         self.function = (lambda *args, **kwargs: fn(None, *args, **kwargs)) if kernel.with_keyset else fn
 
     def callable(self) -> Callable[..., Any]:
@@ -174,8 +178,9 @@ class _Specialised:
                 lines += self._list_lines(argument, names, leave)
             else:
                 test = self._test(argument, argument.name, names, known=known and not argument.is_optional)
-                optional = f"{argument.name} is not None and " if argument.is_optional else ""
-                tests += [f"{optional}({test})"] if test else []
+                if test and argument.is_optional:
+                    test = f"{argument.name} is not None and ({test})"
+                tests += [test] if test else []
             known = False
         return [*([f"if {' or '.join(tests)}: {leave}"] if tests else []), *lines]
 
