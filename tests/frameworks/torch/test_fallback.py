@@ -168,7 +168,8 @@ def test_a_device_without_a_kernel(lib):
 def test_a_key_is_needed(lib):
     with pytest.raises(RuntimeError) as caught:
         lib.fallback(lambda op, *args: None)
-    assert str(caught.value) == "<Library FRAGMENT fall>.fallback needs a dispatch key\n  expected: such as 'CPU'"
+    text = "<Library FRAGMENT fall>.fallback needs a dispatch key\n  expected: such as 'CPU'"
+    assert str(caught.value) == text
     with pytest.raises(TypeError, match="a fallback must be a function"):
         lib.fallback(3, "CPU")
     for library in (lib, ow.Library("_", "IMPL")):

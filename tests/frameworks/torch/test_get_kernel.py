@@ -7,9 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import Tensor  # noqa: E402
+
 import opwright as ow  # noqa: E402
 from opwright.errors import RegistrationError, StaleError  # noqa: E402
-from torch import Tensor  # noqa: E402
 
 CPU = torch.DispatchKeySet("CPU")
 
@@ -89,7 +90,8 @@ def test_row_102_for_an_operator_of_ours():
         lib.impl("ours", lambda x: x + 1, "CUDA")
         with pytest.raises(RuntimeError) as caught:
             ow.get_kernel("getk::ours", "CPU")
-        assert str(caught.value).startswith("getk::ours has no kernel for CPU\n  expected: one of those it has: cuda (")
+        text = "getk::ours has no kernel for CPU\n  expected: one of those it has: cuda ("
+        assert str(caught.value).startswith(text)
         with pytest.raises(RuntimeError, match="getk::ours has no kernel for AutocastCPU"):
             ow.get_kernel("getk::ours", "AutocastCPU")
 
@@ -99,7 +101,11 @@ def test_ours_and_a_chain_of_ours():
         lib.define("chain(Tensor x, int k=1) -> Tensor")
         lib.impl("chain", lambda x, k: x + k, "CPU")
         first = ow.get_kernel("getk::chain", "CPU")
-        second = lib.impl("chain", lambda keys, x, k: first.call_boxed(keys, x, k) * 10, "CPU", with_keyset=True)
+
+        def tenfold(keys, x, k):
+            return first.call_boxed(keys, x, k) * 10
+
+        second = lib.impl("chain", tenfold, "CPU", with_keyset=True)
         kernel = ow.get_kernel(torch.ops.getk.chain.default, "CPU")
         assert torch.ops.getk.chain(torch.zeros(1)) == ow.ops.getk.chain(torch.zeros(1)) == 10
         assert kernel.call_boxed(CPU, torch.zeros(1), 2) == 20

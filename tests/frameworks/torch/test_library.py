@@ -10,11 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import opwright as ow  # noqa: E402
-from opwright.errors import DuplicateError, StaleError  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own
+import opwright as ow  # noqa: E402
+from opwright.errors import DuplicateError, StaleError  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
@@ -31,7 +32,8 @@ def lib():
 def test_row_48_kinds_and_reserved_namespaces():
     with pytest.raises(ValueError) as caught:
         ow.Library("lib", "BOGUS")
-    assert str(caught.value) == "Library('lib', 'BOGUS'): unsupported kind\n  expected: 'DEF', 'FRAGMENT' or 'IMPL'"
+    text = "Library('lib', 'BOGUS'): unsupported kind\n  expected: 'DEF', 'FRAGMENT' or 'IMPL'"
+    assert str(caught.value) == text
     for kind in ("DEF", "FRAGMENT"):
         with pytest.raises(ValueError) as caught:
             ow.Library("prim", kind)
@@ -97,7 +99,8 @@ def test_row_51_types_of_cpp_have_a_hint(lib, wrong, hint):
 
 def test_row_52_define_by_qualified_name(lib):
     ow.define("lib::tagged", "(Tensor x) -> Tensor", lib=lib, tags=torch.Tag.pointwise)
-    ow.define("lib::tagged.several", "(Tensor x, int k) -> Tensor", lib=lib, tags=(torch.Tag.pointwise, ow.Tag.reduction))
+    tags = (torch.Tag.pointwise, ow.Tag.reduction)
+    ow.define("lib::tagged.several", "(Tensor x, int k) -> Tensor", lib=lib, tags=tags)
     assert torch.ops.lib.tagged.default.tags == [torch.Tag.pointwise]
     assert sorted(torch.ops.lib.tagged.several.tags, key=str) == [torch.Tag.pointwise, torch.Tag.reduction]
     with pytest.raises(ValueError, match="the schema must start with a parenthesis"):
@@ -125,7 +128,8 @@ def test_row_53_legacy_decorators(lib):
 
 
 def test_row_54_what_impl_takes_as_types(lib):
-    for name, types in {"a": "CPU", "b": "cpu", "c": ["cpu", "cuda"], "d": "default", "e": "CompositeImplicitAutograd"}.items():
+    several = {"a": "CPU", "b": "cpu", "c": ["cpu", "cuda"], "d": "default", "e": "CompositeImplicitAutograd"}
+    for name, types in several.items():
         lib.define(f"{name}(Tensor x) -> Tensor")
         ow.impl(f"lib::{name}", types, lambda x: x + 1, lib=lib)
         assert getattr(torch.ops.lib, name)(torch.zeros(1)) == 1
@@ -137,19 +141,22 @@ def test_row_54_what_impl_takes_as_types(lib):
         return x + 2
 
     assert torch.ops.lib.f(torch.zeros(1)) == decorated(torch.zeros(1)) == 2
-    with pytest.raises(RuntimeError, match="'gpu' is neither a device type nor a dispatch key\n  expected: one of cpu, cuda"):
+    text = "'gpu' is neither a device type nor a dispatch key\n  expected: one of cpu, cuda"
+    with pytest.raises(RuntimeError, match=text):
         ow.impl("lib::f", "gpu", lambda x: x, lib=lib)
 
 
 def test_row_55_what_library_impl_takes_as_operator(lib):
     lib.define("op(Tensor x) -> Tensor")
     x = torch.zeros(1)
-    for number, op in enumerate(("op", "lib::op", torch.ops.lib.op.default, ow.ops.lib.op.default, "op.default")):
+    ours, theirs = ow.ops.lib.op.default, torch.ops.lib.op.default
+    for number, op in enumerate(("op", "lib::op", theirs, ours, "op.default")):
         lib.impl(op, lambda x, number=number: x + number, "CPU")
         assert torch.ops.lib.op(x) == number
     with pytest.raises(RuntimeError) as caught:
         lib.impl("other::op", lambda x: x, "CPU")
-    assert str(caught.value) == "other::op is not in the namespace of <Library FRAGMENT lib>\n  expected: lib\n  got: other"
+    text = "other::op is not in the namespace of <Library FRAGMENT lib>\n  expected: lib\n  got: other"
+    assert str(caught.value) == text
     with pytest.raises(RuntimeError, match="aten::sin is not in the namespace of <Library FRAGMENT lib>"):
         lib.impl(torch.ops.aten.sin.default, lambda x: x, "CPU")
     with pytest.raises(TypeError) as caught:
@@ -167,7 +174,8 @@ def test_row_56_a_library_for_one_key(lib):
         assert torch.ops.lib.keyed(torch.zeros(1)) == 2
         with pytest.raises(RuntimeError) as caught:
             cpu.impl("keyed", lambda x: x, "CUDA")
-        assert str(caught.value) == "<Library IMPL lib CPU> was made for one dispatch key\n  expected: CPU\n  got: CUDA"
+        text = "<Library IMPL lib CPU> was made for one dispatch key\n  expected: CPU\n  got: CUDA"
+        assert str(caught.value) == text
 
 
 def test_row_57_a_second_kernel_replaces_the_first(lib):
@@ -181,7 +189,10 @@ def test_row_57_a_second_kernel_replaces_the_first(lib):
     assert torch.ops.lib.twice(torch.zeros(1)) == 2
 
 
-@pytest.mark.parametrize("key", ["CPU", "CompositeExplicitAutograd", "AutogradCPU", "Autograd", "AutocastCPU"])
+KEYS = ["CPU", "CompositeExplicitAutograd", "AutogradCPU", "Autograd", "AutocastCPU"]
+
+
+@pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("by", ["destroy", "del"])
 def test_row_58_destroying_a_library_restores_what_was_there(lib, key, by):
     x = torch.zeros(1, requires_grad=True)

@@ -14,7 +14,7 @@ import torch
 
 from opwright import registry
 from opwright.errors import RegistrationError, StaleError, layout
-from opwright.frameworks.torch import define, foreign_keys, foreign_rules, held
+from opwright.frameworks.torch import define, foreign_keys, foreign_rules, held, private
 from opwright.frameworks.torch.installed import Installed, install, kernel_at
 from opwright.frameworks.torch.lowered import Lowered
 from opwright.overload import Kernel, OpOverload
@@ -55,8 +55,8 @@ def lookup(target: Any) -> OpOverload | None:
     native = held.overload_of(target)
     if native is None:
         return None
-    namespace, _, name = native._schema.name.partition("::")  # noqa: SLF001
-    key = f"{namespace}::{name}.{native._schema.overload_name or 'default'}"  # noqa: SLF001
+    name, overload = private.schema_names(native)
+    key = f"{name}.{overload or 'default'}"
     with registry.lock:
         ours = registry.records.get(key)
         if ours is not None:
@@ -71,7 +71,7 @@ def lookup(target: Any) -> OpOverload | None:
 def _make(key: str, native: Any) -> OpOverload:
     from opwright.parse import parse_schema
 
-    schema = parse_schema(str(native._schema))  # noqa: SLF001
+    schema = parse_schema(private.schema_text(native))
     record = OpOverload(
         schema,
         flavour="torch",

@@ -18,12 +18,12 @@ from opwright import registry
 from opwright.frameworks.torch import held, private
 from opwright.frameworks.torch.installed import Installed, install, kernel_at
 from opwright.keys import DEFAULT, IMPLICIT, device_of
-from opwright.overload import Kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from opwright.frameworks.torch.lowered import Lowered
+    from opwright.overload import Kernel
 
     Make = Callable[[], Any]
     """Puts something into torch's dispatcher and returns the torch Library that holds it."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from opwright.errors import DuplicateError, RegistrationError, layout
-from opwright.frameworks.torch import autocast, autograd, define, fake, held, torch_dispatch, vmap
+from opwright.frameworks.torch import autocast, autograd, define, fake, held, private, torch_dispatch, vmap
 from opwright.frameworks.torch.installed import Installed, install
+from opwright.keys import IMPLICIT
 from opwright.rules.autocast import AutocastRule
 from opwright.rules.torch_dispatch import TorchDispatchRule
 
@@ -69,18 +70,19 @@ def _part(state: Lowered) -> Installed:
 def _require_no_formula(state: Lowered, rule: Rule) -> None:
     """Raise where an operator has an autograd formula of torch's own that would be used, or hidden."""
     name = state.record.qualname
-    if held.has_kernel(name, held.IMPLICIT):
+    if held.has_kernel(name, IMPLICIT):
         return  # its derivative is that of what it calls; a formula of its own goes before that
-    own = held.custom_op_of(state.native)
+    own = private.custom_op_of(state.native)
     if own is not None:
         place = held.formula_source(own)
     else:
-        taken = [key for key in (held.AUTOGRAD, *held.runtime_keys(held.AUTOGRAD)) if held.has_kernel(name, key)]
-        place = held.source_of(name, taken[0]) if taken else None
+        keys = (held.AUTOGRAD, *held.runtime_keys(held.AUTOGRAD))
+        taken = next((key for key in keys if held.has_kernel(name, key)), None)
+        place = held.source_of(name, taken) if taken else None
     if place is not None:
         raise DuplicateError(
             layout(
-                f"{rule.kind} rule of {name} was refused: torch's dispatcher holds an autograd formula for it",
+                f"{rule.kind} rule of {name} was refused: torch holds an autograd formula for it",
                 registered=place,
                 got=f"a second one at {rule.source}",
                 fix=f"Library({name.partition('::')[0]!r}, 'IMPL').impl(..., 'Autograd') replaces it",

@@ -1,6 +1,6 @@
 """What torch's dispatcher holds: its operators, their kernels and where these were registered, by name.
 
-Torch has no public way to ask; each question is asked here, in one place.
+Torch has no public way to ask, nor to register a fake or a rule for a mode so that it can be taken back.
 """
 
 from __future__ import annotations
@@ -9,36 +9,36 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._ops import OpOverload as TorchOverload
-from torch._ops import OpOverloadPacket as TorchPacket
 
 from opwright.errors import RegistrationError, UnsupportedError, layout
+from opwright.frameworks.torch import private
+from opwright.keys import IMPLICIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 AUTOCAST = "Autocast"
 AUTOGRAD = "Autograd"
-IMPLICIT = "CompositeImplicitAutograd"
 
-_dispatcher: Any = torch._C  # noqa: SLF001  (see the module's docstring)
+_PACKET: Any = type(torch.ops.aten.sin)
+_OVERLOAD: Any = type(torch.ops.aten.sin.default)
 _REGISTERED = re.compile(r"registered at (.*?:\d+)")
 
 
-def overload_of(target: Any) -> TorchOverload | None:
+def overload_of(target: Any) -> Any:
     """Return the overload of a packet, overload, ``CustomOpDef`` or name; None where torch holds none.
 
     Raises
     ------
     RegistrationError
-        If torch holds the operator, but only under other overloads.
+        If torch holds the operator, but only under other overloads than the unnamed one.
     """
-    if isinstance(target, TorchOverload):
+    if isinstance(target, _OVERLOAD):
         return target
-    if isinstance(target, TorchPacket):
+    if isinstance(target, _PACKET):
         return _of_packet(target, "default")
     inner = getattr(target, "_opoverload", None)
-    if isinstance(inner, TorchOverload):
+    if isinstance(inner, _OVERLOAD):
         return inner
     if not isinstance(target, str):
         return None
@@ -48,8 +48,8 @@ def overload_of(target: Any) -> TorchOverload | None:
     return None if packet is None else _of_packet(packet, overload or "default")
 
 
-def _of_packet(packet: TorchPacket, overload: str) -> TorchOverload | None:
-    qualname = packet._qualified_op_name  # noqa: SLF001
+def _of_packet(packet: Any, overload: str) -> Any:
+    qualname = private.packet_name(packet)
     # Overloads of TorchScript alone, such as those for two numbers, have no place in the dispatcher.
     found = {name: holds(f"{qualname}.{name}".removesuffix(".default")) for name in packet.overloads()}
     if found.get(overload):
@@ -70,24 +70,16 @@ def holds(qualname: str) -> bool:
     """Return whether torch's dispatcher holds an operator of this name."""
     name, _, overload = qualname.partition(".")
     try:
-        _dispatcher._dispatch_find_schema_or_throw(name, overload)  # noqa: SLF001
+        private.dispatcher("_dispatch_find_schema_or_throw")(name, overload)
     except RuntimeError:
         return False
     return True
 
 
-def _names() -> list[str]:
-    return list(_dispatcher._dispatch_get_all_op_names())  # noqa: SLF001
-
-
 def names_in(namespace: str) -> list[str]:
     """Return the qualified names of the operators in a namespace, ``_`` for all."""
-    return [name for name in _names() if namespace in ("_", name.partition("::")[0])]
-
-
-def keys() -> list[str]:
-    """Return the dispatch keys of the installed torch that its enumeration names."""
-    return list(torch._C.DispatchKey.__members__)  # noqa: SLF001
+    names = private.dispatcher("_dispatch_get_all_op_names")()
+    return [name for name in names if namespace in ("_", name.partition("::")[0])]
 
 
 def require_key(key: str) -> None:
@@ -103,18 +95,18 @@ def require_key(key: str) -> None:
 
 
 def _parse(key: str) -> Any:
-    return _dispatcher._parse_dispatch_key(key)  # noqa: SLF001
+    return private.dispatcher("_parse_dispatch_key")(key)
 
 
 def is_fallthrough(qualname: str, key: str) -> bool:
     """Return whether the dispatcher goes past a key for an operator."""
-    return bool(_dispatcher._dispatch_kernel_for_dispatch_key_is_fallthrough(qualname, key))  # noqa: SLF001
+    return bool(private.dispatcher("_dispatch_kernel_for_dispatch_key_is_fallthrough")(qualname, key))
 
 
 def has_kernel(qualname: str, key: str) -> bool:
     """Return whether an operator has a kernel at this very key; false for a key torch does not have."""
     try:
-        return bool(_dispatcher._dispatch_has_kernel_for_dispatch_key(qualname, key))  # noqa: SLF001
+        return bool(private.has_kernel(qualname, key))
     except RuntimeError:
         return False
 
@@ -122,7 +114,8 @@ def has_kernel(qualname: str, key: str) -> bool:
 def runtime_keys(alias: str) -> list[str]:
     """Return the keys that ``Autocast`` or ``Autograd`` stands for."""
     skipped = (alias, f"{alias}Functionality", f"{alias}NestedTensor")
-    return [key for key in keys() if key.startswith(alias) and key not in skipped and _parse(key) is not None]
+    found = [key for key in private.dispatch_keys() if key.startswith(alias) and key not in skipped]
+    return [key for key in found if _parse(key) is not None]
 
 
 def concrete_keys(qualname: str, key: str) -> list[str]:
@@ -139,9 +132,9 @@ def concrete_keys(qualname: str, key: str) -> list[str]:
 
 def source_of(qualname: str, key: str = "") -> str:
     """Return where torch says that an operator, or its kernel at a key, was registered."""
-    for line in str(_dispatcher._dispatch_dump(qualname)).splitlines():  # noqa: SLF001
+    for line in str(private.dispatcher("_dispatch_dump")(qualname)).splitlines():
         label, _, rest = line.partition(": ")
-        if label.removesuffix("[alias]").removesuffix(" (inactive)") == (key or "debug"):
+        if label.removesuffix("[alias]") == (key or "debug"):
             found = _REGISTERED.search(rest)
             return found[1] if found else rest.strip()
     return "an unknown place in torch"
@@ -153,7 +146,9 @@ def computed_kernel(qualname: str, key: str) -> Any:
     Raises
     ------
     RuntimeError
-        If it has none, or torch has no such key.
+        If it has none.
+    UnsupportedError
+        If this torch gives no access.
     """
     try:
         get = torch.library.get_kernel
@@ -168,16 +163,9 @@ def computed_kernel(qualname: str, key: str) -> Any:
     return get(qualname, key)
 
 
-def _entry(qualname: str) -> Any:
-    """Return what torch keeps of an operator beside its dispatcher: fakes, and rules for modes."""
-    from torch._library.simple_registry import singleton
-
-    return singleton.find(qualname)
-
-
 def fake_source(qualname: str) -> str | None:
     """Return where the fake of an operator in force was registered, or None where torch has none."""
-    kernel = _entry(qualname).fake_impl.kernel
+    kernel = private.entry_of(qualname).fake_impl.kernel
     return None if kernel is None else str(kernel.source)
 
 
@@ -187,30 +175,22 @@ def register_fake(library: Any, qualname: str, fn: Callable[..., Any], source: s
     Not by ``torch.library.register_fake``: what it registers for a ``CustomOpDef`` stays for ever, and for
     an operator of a C++ library it wants to be called from the module that this names.
     """
-    return _entry(qualname).fake_impl.register(fn, source, lib=library)
+    return private.entry_of(qualname).fake_impl.register(fn, source, lib=library)
 
 
 def register_dispatch_rule(qualname: str, cls: type, fn: Callable[..., Any]) -> Any:
     """Register what runs for a mode or tensor subclass; return torch's handle."""
-    return _entry(qualname).torch_dispatch_rules.register(cls, fn)
+    return private.entry_of(qualname).torch_dispatch_rules.register(cls, fn)
 
 
 def dispatch_rule(qualname: str, cls: type) -> Any:
     """Return what torch runs for a mode or tensor subclass, or None."""
-    return _entry(qualname).torch_dispatch_rules.find(cls)
-
-
-def custom_op_of(native: TorchOverload) -> Any:
-    """Return the ``CustomOpDef`` of an overload, or None."""
-    from torch._library.custom_ops import OPDEFS
-
-    found = OPDEFS.get(native.name())
-    return found if found is not None and found._opoverload is native else None  # noqa: SLF001
+    return private.entry_of(qualname).torch_dispatch_rules.find(cls)
 
 
 def formula_source(custom_op: Any) -> str | None:
     """Return where the backward of a ``CustomOpDef`` is, or None where it has none."""
-    backward = custom_op._backward_fn  # noqa: SLF001
+    backward = private.backward_of(custom_op)
     code = getattr(backward, "__code__", None)
     if code is None:
         return None if backward is None else repr(backward)

@@ -107,15 +107,15 @@ def kernel_at(state: Lowered, kernel: Kernel) -> Callable[..., Any]:
         return run(flat_of(args, kwargs))
 
     if kernel.flavour in ("torch", "array_api"):
-        return private.never_traced(call)  # type: ignore[no-any-return]
+        return private.never_traced(call)
     if kernel.with_keyset:
         raise RegistrationError(
             layout(
-                f"kernel of {state.record.qualname} for {kernel.key} takes torch's dispatch keys and arrays of "
-                f"flavour {kernel.flavour}",
+                f"kernel of {state.record.qualname} for {kernel.key} takes torch's dispatch keys, "
+                f"and arrays of flavour {kernel.flavour}",
                 expected="tensors beside dispatch keys",
                 registered=kernel.source,
             )
         )
     run = backend.kernel_runner(state, kernel)
-    return private.never_traced(converted)  # type: ignore[no-any-return]
+    return private.never_traced(converted)

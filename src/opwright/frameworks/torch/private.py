@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
@@ -59,6 +61,9 @@ level_of = _take("_C._functorch.maybe_get_level")
 current_level = _take("_C._functorch.maybe_current_level")
 current_interpreter = _import("torch._functorch.pyfunctorch", "retrieve_current_functorch_interpreter")
 allow_inplace_requires_grad = _import("torch._functorch.eager_transforms", "enable_inplace_requires_grad")
+
+dispatch_mode_count = _take("_C._len_torch_dispatch_stack")
+_dispatch_modes = _import("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack")
 
 _NEEDED = tuple(_missing)  # what follows has a stand-in
 
@@ -134,6 +139,11 @@ def primal(value: Any) -> Any:
     return value
 
 
+def has_tangent(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has a tangent of the current level."""
+    return unpack_dual(tensor, level=0)[1] is not None
+
+
 def _any_requires_grad(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     for value in (*args, *kwargs.values()):
         several = value if value.__class__ in (list, tuple) else (value,)
@@ -172,6 +182,20 @@ any_alias: Callable[..., bool] = getattr(
 )
 
 
+def traced() -> bool:
+    """Return whether a graph of operations is being recorded, as by ``make_fx``."""
+    module = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    mode = getattr(module, "get_proxy_mode", None)
+    return mode is not None and mode() is not None
+
+
+def replays_checkpoint() -> bool:
+    """Return whether selective checkpointing is answering calls with what it saved."""
+    module = sys.modules.get("torch.utils.checkpoint")
+    cls = getattr(module, "_CachedTorchDispatchMode", None)
+    return cls is not None and any(isinstance(mode, cls) for mode in _dispatch_modes())
+
+
 def never_traced(function: Any) -> Any:
     """Keep Dynamo out of a function, and of all it calls, where the dispatcher calls it.
 
@@ -189,3 +213,132 @@ def never_traced(function: Any) -> Any:
 def destroy(library: torch.library.Library) -> None:
     """Destroy a library: its kernels and operators are gone from the dispatcher."""
     library._destroy()  # noqa: SLF001
+
+
+# ------------------------------------------------------------------------------------------ Triton kernels
+
+dispatch_modes: Callable[[], Any] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: True)  # noqa: SLF001
+cuda_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)  # noqa: SLF001
+
+
+def _stand_in_stream(device: int) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+cuda_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _stand_in_stream)  # noqa: SLF001
+
+
+class Functionalisation(NamedTuple):
+    """What a launch is functionalised with: torch's two forms of it, and how a tensor gets its new value."""
+
+    tensor: type
+    api: Callable[[], Any]
+    mutation: Any
+    functional: Callable[..., dict[str, Any]]
+    constants: Callable[[int], dict[str, Any]]
+
+
+@cache
+def functionalisation() -> Functionalisation | None:
+    """Return what a launch is functionalised with, or None where this release has it under other names."""
+    wrap = "torch._higher_order_ops.triton_kernel_wrap"
+    side_table = _import(wrap, "kernel_side_table")
+    found = (
+        _import("torch._subclasses.functional_tensor", "FunctionalTensor"),
+        _import("torch._subclasses.functional_tensor", "PythonFunctionalizeAPI"),
+        _import(wrap, "triton_kernel_wrapper_mutation"),
+        _import(wrap, "triton_kernel_wrapper_functional"),
+        getattr(side_table, "get_constant_args", None),
+    )
+    return None if None in found else Functionalisation(*found)
+
+
+@cache
+def functional_mode() -> type | None:
+    """Return the class of the mode under which torch functionalises, or None."""
+    mode: type | None = _import("torch._subclasses.functional_tensor", "FunctionalTensorMode")
+    return mode
+
+
+@cache
+def traced_tensors() -> tuple[type, ...]:
+    """Return the classes of tensors that torch traces with."""
+    names = (("torch._subclasses.functional_tensor", "FunctionalTensor"), ("torch._subclasses", "FakeTensor"))
+    found = (_import(module, name) for module, name in names)
+    return tuple(cls for cls in found if cls is not None)
+
+
+def exporting() -> bool:
+    """Return whether operators are kept as they are because a program is being exported."""
+    import sys
+
+    module = sys.modules.get("torch.export._trace")
+    disabled = getattr(module, "custom_triton_ops_decomposition_disabled", None)
+    return bool(disabled()) if disabled is not None else False
+
+
+def note_triton_kernels(qualname: str, kernels: list[Any]) -> None:
+    """Tell torch which Triton kernels an operator may launch: their code is part of what it caches by."""
+    table = getattr(_import("torch._library", "triton"), "triton_ops_to_kernels", None)
+    if isinstance(table, dict):
+        table[qualname] = kernels
+
+
+# ------------------------------------------------------------------------------ what torch's dispatcher holds
+
+
+def dispatcher(name: str) -> Callable[..., Any]:
+    """Return a function of torch's dispatcher that registrations for torch's own operators need.
+
+    Raises
+    ------
+    UnsupportedError
+        Naming it, where this release has none.
+    """
+    function: Callable[..., Any] | None = getattr(torch._C, name, None)  # noqa: SLF001
+    if function is None:
+        raise UnsupportedError(
+            layout(f"torch {torch.__version__} lacks torch._C.{name}, which its own operators are asked with")
+        )
+    return function
+
+
+def dispatch_keys() -> list[str]:
+    """Return the dispatch keys that torch's enumeration names."""
+    return list(torch._C.DispatchKey.__members__)  # noqa: SLF001
+
+
+def entry_of(qualname: str) -> Any:
+    """Return what torch keeps of an operator beside its dispatcher: its fake, its rules for modes."""
+    from torch._library.simple_registry import singleton
+
+    return singleton.find(qualname)
+
+
+def custom_op_of(native: Any) -> Any:
+    """Return the ``CustomOpDef`` of an overload, or None."""
+    from torch._library.custom_ops import OPDEFS
+
+    found = OPDEFS.get(native.name())
+    return found if found is not None and found._opoverload is native else None  # noqa: SLF001
+
+
+def backward_of(custom_op: Any) -> Any:
+    """Return the backward that a ``CustomOpDef`` was given, or None."""
+    return custom_op._backward_fn  # noqa: SLF001
+
+
+def schema_names(native: Any) -> tuple[str, str]:
+    """Return the qualified name of an overload's operator and its own, empty for the unnamed one."""
+    return native._schema.name, native._schema.overload_name  # noqa: SLF001
+
+
+def schema_text(native: Any) -> str:
+    """Return the schema of an overload."""
+    return str(native._schema)  # noqa: SLF001
+
+
+def packet_name(packet: Any) -> str:
+    """Return the qualified name of a packet."""
+    name: str = packet._qualified_op_name  # noqa: SLF001
+    return name
