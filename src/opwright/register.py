@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import opwright.dispatch  # noqa: F401  (tells the frameworks of what is registered here)
 from opwright import registry
 from opwright.source import caller, source_of
 from opwright.targets import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import warnings
 
@@ -458,8 +459,6 @@ def test_an_operator_of_a_stale_record_says_so():
 
 
 def test_registrations_before_torch_is_there_reach_it():
-    import subprocess
-
     script = """
 import sys
 import opwright as ow
@@ -487,3 +486,16 @@ print("done")
     command = [sys.executable, "-W", "error", "-c", script]
     out = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (out.stdout, out.stderr) == ("done\n", "")
+
+
+def test_a_rule_is_the_first_thing_that_is_done():
+    script = """
+import torch
+import opwright as ow
+torch.library.define("first::op", "(Tensor x) -> Tensor")
+ow.register_fake("first::op", lambda x: x.new_empty(5))
+print(tuple(torch.ops.first.op(torch.empty(1, device="meta")).shape))
+"""
+    command = [sys.executable, "-W", "error", "-c", script]
+    out = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (out.stdout, out.stderr) == ("(5,)\n", "")
