@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 GROUP = "opwright.frameworks"  # entry points that lead to a FrameworkInfo
 ARRAY_API = "array_api"  # the flavour of a body that takes any framework's arrays
+DLPACK = "dlpack"  # the flavour of a function that takes any array which exports DLPack
+_SHARING = ("cpu", "cuda")  # the device types whose memory goes over by DLPack
 
 if TYPE_CHECKING:
     Array = Any
@@ -101,22 +103,23 @@ def get(name: str) -> FrameworkInfo:
 def loaded(info: FrameworkInfo) -> bool:
     """Return whether the framework's package was imported by anyone, to its end."""
     module = sys.modules.get(info.package)
-    return module is not None and not getattr(module.__spec__, "_initializing", False)
+    return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
 
 
 def flavours() -> tuple[str, ...]:
     """Return every flavour that a kernel can have."""
-    return ARRAY_API, *(flavour for info in frameworks() for flavour in info.flavours)
+    return ARRAY_API, DLPACK, *(flavour for info in frameworks() for flavour in info.flavours)
 
 
 def sharing(device_type: str) -> tuple[str, ...]:
     """Return the flavours that take each other's arrays on a device type without a copy, best first."""
-    return tuple(flavour for info in _infos if device_type in info.shares for flavour in info.flavours)
+    found = [flavour for info in _infos if device_type in info.shares for flavour in info.flavours]
+    return (*found, DLPACK) if device_type in _SHARING else tuple(found)
 
 
 def lives_on(flavour: str, device_type: str) -> bool:
-    """Return whether arrays of a flavour can be on a device type; ``array_api`` ones always can."""
-    if flavour == ARRAY_API:
+    """Return whether arrays of a flavour can be on a device type; those of no framework always can."""
+    if flavour in (ARRAY_API, DLPACK):
         return True
     for info in frameworks():
         if flavour in info.flavours:
@@ -199,9 +202,11 @@ def _lookup(module: str, qualname: str) -> object:
 
 
 def _find_framework(cls: type) -> FrameworkInfo | None:
-    for info in _infos:
-        if loaded(info) and any(_descends(cls, *path) for path in info.array_classes):
-            return info
+    # The nearest base decides: JAX has arrays of its own that are a subclass of NumPy's.
+    for base in cls.__mro__:
+        for info in _infos:
+            if loaded(info) and any(base is _lookup(*path) for path in info.array_classes):
+                return info
     return None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from opwright import catalogue, registry
 from opwright.errors import RegistrationTypeError, SchemaError, layout
-from opwright.infer import infer_function_schema
+from opwright.infer import infer_function_schema, mutated_names
 from opwright.library import Library
 from opwright.operator import commit_definition
 from opwright.overload import Kernel, OpOverload
@@ -16,13 +16,14 @@ from opwright.qualname import parse_qualname
 from opwright.rules.base import names, require_signature
 from opwright.source import source_of
 from opwright.tags import check_tags, tag_names
-from opwright.targets import annotated_flavour_of, check_lives_on, device_keys, known_flavour, require_device
+from opwright.targets import annotated_flavour_of, check_lives_on, compiled_kernel, device_keys, known_flavour, require_device
 from opwright.validate import validate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from opwright.operator import Operator
+    from opwright.rules.base import Rule
     from opwright.schema import FunctionSchema
 
 P = ParamSpec("P")
@@ -112,31 +113,62 @@ def custom_op(
     parse_qualname(name)
 
     def define(fn: Callable[..., Any]) -> Operator[..., Any]:
-        if not callable(fn):
-            raise RegistrationTypeError(layout(f"custom_op({name!r}) decorates a function", got=repr(fn)))
-        parsed, inferred = _schema_of(name, fn, mutates_args, schema, tags)
-        chosen = known_flavour(flavour) if flavour is not None else inferred or catalogue.ARRAY_API
-        keys = device_keys(device_types)
-        source = source_of(fn)
-        require_device(parsed, keys, source)
-        for key in keys:
-            check_lives_on(f"kernel of {parsed.qualname} for {key}", chosen, key, source)
-        record = commit_definition(
-            parsed,
-            flavour=chosen,
-            source=source,
-            module=getattr(fn, "__module__", None) or "__main__",
-            tags=tuple(sorted(tag_names(tags) | {"pt2_compliant_tag"})),
-            fn=fn,
-            kernels=tuple(Kernel(fn, key, chosen, source) for key in keys),
+        return define_operator(
+            "custom_op",
+            name,
+            fn,
+            mutates_args=mutates_args,
+            device_types=device_types,
+            schema=schema,
+            tags=tags,
+            flavour=flavour,
             non_differentiable=non_differentiable,
-            replace_=True,
         )
-        operator: Operator[..., Any] = record.operator
-        operator._library = partial(_library_of, record, [])  # noqa: SLF001  (what its ``_lib`` gives)
-        return operator
 
     return define if fn is None else define(fn)
+
+
+def define_operator(
+    decorator: str,
+    name: str,
+    fn: Any,
+    *,
+    mutates_args: str | Iterable[str],
+    device_types: str | Sequence[str] | None,
+    schema: str | None,
+    tags: Any,
+    flavour: str | None,
+    non_differentiable: bool,
+    describe: Callable[[FunctionSchema, str], tuple[Rule, ...]] | None = None,
+) -> Operator[..., Any]:
+    """Define the operator of a decorated function; ``describe(schema, flavour)`` gives its first rules."""
+    if not callable(fn):
+        raise RegistrationTypeError(layout(f"{decorator}({name!r}) decorates a function", got=repr(fn)))
+    namespace, base, which = parse_qualname(name)  # which is empty for "default" too
+    name = f"{namespace}::{base}{'.' + which if which else ''}"
+    parsed, inferred = _schema_of(name, fn, mutates_args, schema, tags)
+    body, own = compiled_kernel(fn, parsed)
+    chosen = known_flavour(flavour) if flavour is not None else inferred or own or catalogue.ARRAY_API
+    keys = device_keys(device_types)
+    source = source_of(fn)
+    require_device(parsed, keys, source)
+    for key in keys:
+        check_lives_on(f"kernel of {parsed.qualname} for {key}", chosen, key, source)
+    record = commit_definition(
+        parsed,
+        flavour=chosen,
+        source=source,
+        module=getattr(fn, "__module__", None) or "__main__",
+        tags=tuple(sorted(tag_names(tags) | {"pt2_compliant_tag"})),
+        fn=fn,
+        kernels=tuple(Kernel(body, key, chosen, source) for key in keys),
+        rules=() if describe is None else describe(parsed, chosen),
+        non_differentiable=non_differentiable,
+        replace_=True,
+    )
+    operator: Operator[..., Any] = record.operator
+    operator._library = partial(_library_of, record, [])  # noqa: SLF001  (what its ``_lib`` gives)
+    return operator
 
 
 def _library_of(record: OpOverload, kept: list[Library]) -> Library:
@@ -170,17 +202,10 @@ def _schema_of(
 
 def _check_mutated(schema: FunctionSchema, mutates_args: str | Iterable[str]) -> None:
     """Raise where ``mutates_args`` and the schema's alias annotations name other arguments."""
-    if mutates_args == "unknown":
+    names = mutated_names(mutates_args)
+    if names is None:
         return
-    if isinstance(mutates_args, str):
-        raise SchemaError(
-            layout(
-                f"{schema.qualname}: mutates_args must be an iterable of names, or 'unknown'",
-                got=f"the string {mutates_args!r}",
-                fix=f"write mutates_args=({mutates_args!r},)",
-            )
-        )
-    given, declared = set(mutates_args), {argument.name for argument in schema.mutated}
+    given, declared = set(names), {argument.name for argument in schema.mutated}
     if given != declared:
         raise SchemaError(
             layout(

@@ -141,8 +141,8 @@ def show(annotation: Any) -> str:
         return (
             name if annotation.__module__ in ("builtins", "__main__") else f"{annotation.__module__}.{name}"
         )
-    if isinstance(annotation, str):
-        return annotation
+    if isinstance(annotation, str | ForwardRef):
+        return annotation if isinstance(annotation, str) else annotation.__forward_arg__
     return repr(annotation).replace("typing.", "").replace("collections.abc.", "").replace("NoneType", "None")
 
 

@@ -108,7 +108,7 @@ def infer_function_schema(
     ``infer_schema`` gives, is ``Tensor bias=None``.
     """
     reader = _Reader(fn, op_name, implicit_optional=implicit_optional)
-    mutated = _mutated_names(mutates_args)
+    mutated = mutated_names(mutates_args)
     arguments = tuple(
         reader.argument(index, parameter, mutated) for index, parameter in enumerate(reader.parameters)
     )
@@ -268,7 +268,7 @@ def _mixed(label: str, what: str) -> NoReturn:
     )
 
 
-def _mutated_names(mutates_args: str | Iterable[str]) -> tuple[str, ...] | None:
+def mutated_names(mutates_args: str | Iterable[str]) -> tuple[str, ...] | None:
     """The names, or None where any array may be mutated."""
     if isinstance(mutates_args, str):
         if mutates_args == _UNKNOWN:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from opwright.overload import Kernel
+    from opwright.rules.base import Rule
     from opwright.schema import FunctionSchema
 
 P = ParamSpec("P")
@@ -237,6 +238,7 @@ def commit_definition(
     tags: tuple[str, ...] = (),
     fn: Callable[..., Any] | None = None,
     kernels: tuple[Kernel, ...] = (),
+    rules: tuple[Rule, ...] = (),
     non_differentiable: bool = False,
     replace_: bool = False,
 ) -> OpOverload:
@@ -246,6 +248,7 @@ def commit_definition(
         schema, flavour=flavour, source=source, tags=tags, non_differentiable=non_differentiable
     )
     record.kernels = kernels
+    record.rules = rules
     make_operator(record, fn, module)
     registry.define(record, replace=replace_)
     return record

@@ -110,7 +110,9 @@ def _test(record: OpOverload) -> Callable[..., None]:
     names = Names(record.schema)
     body = [f"{names.add('test', test)}({flat_names(record.schema)})"]
     title = f"which overload, {record.qualname}"
-    return compile_function(title, record.operator.__name__, parameters(record.schema, names), body, names)
+    function = compile_function(title, "test", parameters(record.schema, names), body, names)
+    function.__qualname__ = record.name.partition("::")[2]  # the name in Python's own TypeErrors
+    return function
 
 
 class _Namespace:
