@@ -154,6 +154,13 @@ assert np.allclose(weight * u + 4 * u - around, source)
 for one, own in zip(u, ow.ops.demo.diffuse(source, np.stack([weight] * 3)), strict=True):
     assert np.allclose(one, own)
 assert names["bends"](names["photograph"](), 0.04).mean() < 0.045
+out, pull = ow.vjp(ow.ops.demo.diffuse, source, weight)
+by_source, by_weight = pull(np.ones_like(out))
+nudged = weight + 1e-6 * np.eye(4, 5)
+slope = (ow.ops.demo.diffuse(source, nudged) - u).sum() / 1e-6
+assert np.isclose(slope, (by_weight * np.eye(4, 5)).sum(), rtol=1e-4)
+assert np.array_equal(ow.vmap(ow.ops.demo.diffuse, in_dims=(0, None))(source, weight), u)
+assert ow.opcheck(ow.ops.demo.diffuse.default, frameworks=["numpy"]).ok
 print("right")
 """
 
