@@ -1,0 +1,301 @@
+"""The guarded direct call: the kernel itself, or its eager gradient wrapper, where a guard proves that
+torch's dispatcher would do nothing else.
+
+* The first statement is the one test that Dynamo folds: compiled code sees the operator in torch's
+  dispatcher and none of the rest, so nothing here is ever guarded on.
+* Modes, transforms and nested tensors are tested first, then a short list of guards. A call that none of
+  them takes goes through torch's dispatcher.
+* Grad mode is off around kernels, as it is below torch's dispatcher.
+* The callable belongs to one version of its record: a change of kernels or rules replaces it.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from opwright.entry import Names, compile_function, first_array, flat_names, kernel_call
+from opwright.frameworks import base
+from opwright.frameworks.torch import guards, private
+from opwright.frameworks.torch.entries import DIFFERENTIATE, Entries
+from opwright.frameworks.torch.lowered import lowered_of
+from opwright.keys import DEFAULT, IMPLICIT, device_of
+from opwright.outputs import is_one, same_objects
+from opwright.scalars import coercion, coercion_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from opwright.frameworks.torch.lowered import Lowered
+    from opwright.overload import OpOverload
+
+_UNSEEN_KEYS = frozenset({"Meta", "Functionalize", "Conjugate", "Negative", "ZeroTensor", "Python", "Tracer"})
+"""Keys, beside those of devices, whose kernels a plain call never reaches."""
+
+_UNSEEN_PREFIXES = ("Autocast", "FuncTorch", "Sparse", "Quantized", "NestedTensor", "AutogradNestedTensor")
+
+
+def specialise(
+    record: OpOverload, slow_call: Callable[..., Any], values: Sequence[Any] = ()
+) -> Callable[..., Any]:
+    """Return the callable of a record for calls whose first tensor is a plain ``Tensor`` or ``Parameter``.
+
+    Parameters
+    ----------
+    record
+        The overload.
+    slow_call
+        Takes all values by position and calls the operator in torch's dispatcher.
+    values
+        The arguments of a first call, if there is one: where its first tensor is of another class, the
+        callable has no direct call.
+    """
+    state = lowered_of(record)
+    source: _Source | None = state.fast
+    if source is None or source.native is not slow_call:
+        source = state.fast = _Source(record, slow_call)
+    if reason_against(record, values) is not None:
+        return source.slow
+    call: Callable[..., Any] = state.derive("fast", lambda: source.call(state))
+    return call
+
+
+def reason_against(record: OpOverload, values: Sequence[Any] = ()) -> str | None:
+    """Return why an overload has no direct call, or None where it has one."""
+    if guards.UNAVAILABLE is not None:
+        return guards.UNAVAILABLE
+    if record.owner:
+        return f"it lives in the dispatcher of {record.owner}"
+    if not any(argument.has_tensors for argument in record.schema.arguments):
+        return "no argument is a Tensor"
+    if values:
+        pairs = zip(record.schema.arguments, values, strict=True)
+        first = first_array(value for argument, value in pairs if argument.has_tensors)
+        if first.__class__ not in guards.CLASSES:
+            return f"the first tensor is a {first.__class__.__name__}"
+    for key in (*(kernel.key for kernel in record.kernels), *record.fallbacks):
+        if not _only_last(key):
+            return f"it has a kernel for {key}, which torch's dispatcher calls"
+    if any(kernel.with_keyset for kernel in record.kernels):
+        return "a kernel takes the dispatch keys, which torch's dispatcher knows"
+    if record.kernel(IMPLICIT) is not None and (record.rule("autograd") or len(record.kernels) > 1):
+        return "gradients go through one kernel of several, or there is a rule beside it"
+    return None
+
+
+def _only_last(key: str) -> bool:
+    """Return whether a plain call of plain tensors reaches a kernel of this key last, or never."""
+    last = key in (DEFAULT, IMPLICIT) or device_of(key) is not None
+    return last or key in _UNSEEN_KEYS or key.startswith(_UNSEEN_PREFIXES)
+
+
+class _Source:
+    """The code of an overload's callables, written once; what it calls changes with kernels and rules.
+
+    Parameters
+    ----------
+    record
+        The overload.
+    native
+        Takes all values by position and calls the operator in torch's dispatcher.
+    """
+
+    def __init__(self, record: OpOverload, native: Callable[..., Any]) -> None:
+        self.record = record
+        self.schema = record.schema
+        self.native = native
+        self.flat = flat_names(record.schema)
+        self.framework = base.load("torch")
+        self.arrays = [argument for argument in self.schema.arguments if argument.has_tensors]
+        self.names = Names(self.schema)
+        self.prefix = self.names.prefix
+        self.slow = self._slow()
+        self.first: FunctionType | None = None
+
+    def call(self, state: Lowered) -> Callable[..., Any]:
+        """Return the guarded direct call of the record's present version, without guards."""
+        if self.first is None:
+            self.first = self._direct()
+        first = self.first
+        space = dict(first.__globals__)
+
+        def changed(entries: tuple[Any, ...]) -> None:
+            space[self.prefix + "entries"] = entries
+
+        entries = Entries(state, self.slow, changed)
+        space |= {self.prefix + "found": entries.found.get, self.prefix + "miss": entries.miss}
+        return FunctionType(first.__code__, space, "call")
+
+    def _slow(self) -> Callable[..., Any]:
+        """Return the call through torch's dispatcher, scalars coerced as the direct call coerces them."""
+        names = Names(self.schema)
+        lines = self._coercions(names, _unless_traced)
+        if not lines:
+            return self.native
+        lines.append(f"return {names.add('native', self.native)}({self.flat})")
+        return compile_function(f"{self.schema.qualname} in torch", "slow", self.flat, lines, names)
+
+    def _direct(self) -> FunctionType:
+        """Return the guarded direct call, to be given its guards."""
+        for name, value in {
+            "entries": (),
+            "is_compiling": torch.compiler.is_dynamo_compiling,
+            "list": list,
+            "len": len,
+            "native": self.native,
+            "parameter": Parameter,
+            "slow": self.slow,
+            "tensor": Tensor,
+            "tuple": tuple,
+        }.items():
+            self.names.add(name, value)
+        body = [
+            f"if {self.prefix}is_compiling(): return {self.prefix}native({self.flat})",
+            *self._mode_lines(),
+            *self._list_lines(),
+            *self._guard_lines(),
+            *[f"    {line}" for line in self._direct_lines()],
+            f"return {self.prefix}miss({self.flat})",
+        ]
+        return compile_function(f"{self.schema.qualname} on torch", "call", self.flat, body, self.names)
+
+    def _coercions(self, names: Names, wrap: Callable[[Any], Any] = lambda coerce: coerce) -> list[str]:
+        lines: list[str] = []
+        for argument in self.schema.arguments:
+            if not argument.has_tensors:
+                coerce = wrap(coercion(self.record.qualname, argument, self.framework.convert))
+                lines += coercion_lines(argument, names.add("coerce_" + argument.name, coerce), names.add)
+        return lines
+
+    def _mode_lines(self) -> list[str]:
+        """Return the tests of what the guards do not see, and of single tensors that they would abort on."""
+        probes, add = guards.PROBES, self.names.add
+        tests = [
+            f"{add('function_mode', probes.function_mode)}()",
+            f"{add('dispatch_modes', probes.dispatch_modes)}()",
+            f"{add('transforms', probes.transforms)}()",
+            f"{add('forward_ad', torch.autograd.forward_ad)}._current_level >= 0",
+            f"{add('profiler', torch.autograd.profiler)}._is_profiler_enabled",
+        ]
+        for argument in self.arrays:
+            name = argument.name
+            if argument.is_optional and argument.is_tensor:
+                tests.append(f"({name} is not None and {self._odd(name)})")
+            elif argument.is_tensor:
+                # The class of the first is that of the table's key.
+                tests.append(f"{name}.is_nested" if argument is self.arrays[0] else self._odd(name))
+        return [f"if {' or '.join(tests)}: return {self.prefix}slow({self.flat})"]
+
+    def _list_lines(self) -> list[str]:
+        """Return the same tests of the tensors in lists."""
+        each, slow = f"{self.prefix}each", f"return {self.prefix}slow({self.flat})"
+        lines = []
+        for argument in self.arrays:
+            name = argument.name
+            if argument.is_tensor_list:
+                walk = [
+                    f"if {name}.__class__ is {self.prefix}tuple: {name} = {self.prefix}list({name})",
+                    f"if {name}.__class__ is not {self.prefix}list: {slow}",
+                    f"for {each} in {name}:",
+                    f"    if {self._odd(each)}: {slow}",
+                ]
+                lines += [f"if {name} is not None:", *_indented(walk)] if argument.is_optional else walk
+        return lines
+
+    def _odd(self, name: str) -> str:
+        """Return the expression that is true where a value is no plain tensor or a nested one."""
+        tensor, parameter = self.prefix + "tensor", self.prefix + "parameter"
+        return (
+            f"({name}.__class__ is not {tensor} and {name}.__class__ is not {parameter} or {name}.is_nested)"
+        )
+
+    def _guard_lines(self) -> list[str]:
+        """Return the head of the loop over the guards; what follows in it is for a call that one takes."""
+        parts, tensors = [], []
+        for argument in self.arrays:
+            name = argument.name
+            if argument.is_tensor_list:
+                length = f"{self.prefix}len({name})"
+                parts.append(f"(-1 if {name} is None else {length})" if argument.is_optional else length)
+                tensors.append(f"*({name} or ())" if argument.is_optional else f"*{name}")
+            elif argument.is_optional:
+                parts.append(f"{name} is None")
+                tensors.append(f"*(() if {name} is None else ({name},))")
+            else:
+                tensors.append(name)
+        pattern = parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
+        entries = f"{self.prefix}found({pattern}, ())" if parts else f"{self.prefix}entries"
+        unpacked = ", ".join(
+            self.prefix + name for name in ("check", "grad", "kernel", "differentiate", "output")
+        )
+        return [
+            f"for {unpacked} in {entries}:",
+            f"    if not {self.prefix}check({', '.join(tensors)}): continue",
+        ]
+
+    def _direct_lines(self) -> list[str]:
+        """Return what a call that a guard takes does: coercions, the kernel, output tests."""
+        prefix, add = self.prefix, self.names.add
+        run = f"{prefix}out = {prefix}kernel({kernel_call(self.schema)})"
+        lines = self._coercions(self.names)
+        set_grad = add("set_grad", private.set_grad)
+        lines += [
+            f"if {prefix}grad and {add('grad_enabled', torch.is_grad_enabled)}():",
+            f"    if {prefix}grad == {DIFFERENTIATE}: return {prefix}differentiate({self.flat})",
+            f"    {set_grad}(False)",
+            f"    try: {run}",
+            f"    finally: {set_grad}(True)",
+            f"else: {run}",
+        ]
+        for argument in self.schema.mutated:
+            bump = add("bump", guards.PROBES.increment_version)
+            bumped = f"{bump}({argument.name})" if argument.is_list else f"{bump}(({argument.name},))"
+            lines.append(f"if {argument.name} is not None: {bumped}" if argument.is_optional else bumped)
+        return [*lines, *self._output_lines()]
+
+    def _output_lines(self) -> list[str]:
+        """Return the tests of what the kernel returned."""
+        prefix, out = self.prefix, self.prefix + "out"
+        returns = self.schema.returns
+        check = f"{out} = {prefix}output(({self.flat},), {out})"
+        bare = all(
+            str(entry.type.leaf()) == "Tensor" and entry.type.leaf() is entry.type for entry in returns
+        )
+        if not returns:
+            return [f"if {out} is not None: {prefix}output((), {out})", "return None"]
+        if not bare:
+            lines = [check]
+        elif is_one(self.record):
+            lines = [f"if {out}.__class__ is not {prefix}tensor: {check}"]
+        else:
+            tests = [f"{out}.__class__ is not {prefix}tuple", f"{prefix}len({out}) != {len(returns)}"]
+            tests += [f"{out}[{i}].__class__ is not {prefix}tensor" for i in range(len(returns))]
+            lines = [f"if {' or '.join(tests)}: {check}"]
+        for index, name in same_objects(self.record):
+            item = out if is_one(self.record) else f"{out}[{index}]"
+            lines.append(f"if {item} is not {name}: {check}")
+        return [*lines, f"return {out}"]
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+_TRACED = (torch.SymInt, torch.SymFloat, torch.SymBool, Tensor)
+
+
+def _unless_traced(coerce: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a coercion that leaves to torch what may stand for a number that is not known yet."""
+
+    def symbolic(value: Any) -> Any:
+        if isinstance(value, _TRACED):
+            return value
+        if isinstance(value, list | tuple) and any(isinstance(one, _TRACED) for one in value):
+            return value
+        return coerce(value)
+
+    return symbolic

@@ -1,0 +1,199 @@
+"""Guards of the direct call: whether a call may skip torch's dispatcher.
+
+* One C call of torch's own compares class, dispatch keys with the thread's, dtype, device, number of
+  dimensions and ``requires_grad`` of all tensors at once.
+* It takes the thread's keys as they are when the guard is made, so a guard is made only in states that
+  are known to be harmless: the plain one, inference mode, and autocast where the operator has no rule.
+* It aborts the process on a strided nested tensor, batched ones included: callers test for these first.
+* The same tensor twice never matches.
+* ``UNAVAILABLE`` says why this torch has no direct call, or is None: a missing or wrong guard is found by
+  a test when this module is imported.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Check = Any
+"""``check(*tensors)`` is true where a call is like the one that the guard was made of."""
+
+CLASSES = (Tensor, Parameter)
+
+
+class Probes(NamedTuple):
+    """Torch's private functions that the direct call needs, each a test of the thread's state."""
+
+    tensor_guards: Any
+    included: Callable[[], Any]
+    excluded: Callable[[], Any]
+    keys_of: Callable[[Tensor], Any]
+    tracing: Callable[[], Any]
+    function_mode: Callable[[], bool]
+    dispatch_modes: Callable[[], int]
+    transforms: Callable[[], bool]
+    set_grad: Callable[[bool], None]
+    increment_version: Callable[[Any], None]
+    functional: Callable[[Tensor], Tensor]
+
+
+class ThreadKeys(NamedTuple):
+    """The dispatch keys that a thread includes and excludes, as numbers."""
+
+    included: int
+    excluded: int
+
+
+def _probe() -> Probes:
+    core: Any = torch._C  # noqa: SLF001  (no public test of any of these exists)
+    torch.autograd.forward_ad._current_level  # noqa: B018, SLF001  (read by generated code)
+    torch.autograd.profiler._is_profiler_enabled  # noqa: B018, SLF001  (the same)
+    return Probes(
+        tensor_guards=core._dynamo.guards.TensorGuards,  # noqa: SLF001
+        included=core._dispatch_tls_local_include_set,  # noqa: SLF001
+        excluded=core._dispatch_tls_local_exclude_set,  # noqa: SLF001
+        keys_of=core._dispatch_keys,  # noqa: SLF001
+        tracing=core._get_tracing_state,  # noqa: SLF001
+        function_mode=core._is_torch_function_mode_enabled,  # noqa: SLF001
+        dispatch_modes=core._len_torch_dispatch_stack,  # noqa: SLF001
+        transforms=core._are_functorch_transforms_active,  # noqa: SLF001
+        set_grad=core._set_grad_enabled,  # noqa: SLF001
+        increment_version=core._increment_version,  # noqa: SLF001
+        functional=torch._to_functional_tensor,  # noqa: SLF001
+    )
+
+
+def make_check(tensors: Sequence[Tensor]) -> Check:
+    """Return the guard of these tensors in the present state of the thread; sizes and strides are free."""
+    free = [[None] * tensor.dim() for tensor in tensors]
+    guards = PROBES.tensor_guards(*tensors, dynamic_dims_sizes=free, dynamic_dims_strides=free)
+    return guards.check
+
+
+def thread_is_known(*, autocast: bool) -> bool:
+    """Return whether a guard may be made in the present state of the thread.
+
+    Parameters
+    ----------
+    autocast
+        Whether it may be made while autocast is on.
+    """
+    now = _thread_keys()
+    known = _KNOWN.get(now.included)
+    if known is None or PROBES.tracing() is not None:
+        return False
+    if now.excluded == known:
+        return True
+    turned_on = known & ~now.excluded
+    return autocast and not now.excluded & ~known and not turned_on & ~_AUTOCAST
+
+
+def is_plain(tensor: Any) -> bool:
+    """Return whether a value is a dense tensor of torch's own class, with no key of any mode or wrapper."""
+    if tensor.__class__ not in CLASSES:
+        return False
+    device = tensor.device.type
+    keys = _plain_keys.get(device)
+    if keys is None:
+        keys = _plain_keys[device] = _keys_of_plain(device)
+    return PROBES.keys_of(tensor).raw_repr() in keys
+
+
+def _keys_of_plain(device: str) -> frozenset[int]:
+    """Return the dispatch keys of dense tensors on a device, made in and outside inference mode."""
+    if device == "meta":
+        return frozenset()
+    found = set()
+    for inference in (False, True):
+        with torch.inference_mode(inference):
+            found.add(PROBES.keys_of(torch.empty(0, device=device)).raw_repr())
+    return frozenset(found)
+
+
+def _thread_keys() -> ThreadKeys:
+    return ThreadKeys(PROBES.included().raw_repr(), PROBES.excluded().raw_repr())
+
+
+def _states_of_new_thread() -> tuple[ThreadKeys, ThreadKeys]:
+    """Return the keys of a thread as torch starts it, and of the same thread in inference mode."""
+    found: list[ThreadKeys] = []
+
+    def look() -> None:
+        found.append(_thread_keys())
+        with torch.inference_mode():
+            found.append(_thread_keys())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    plain, inference = found
+    return plain, inference
+
+
+def _self_test() -> str | None:
+    """Return how a guard answers wrongly, or None; never asks about a nested tensor."""
+    tensor = torch.zeros(2)
+    check = make_check([tensor])
+    negative = torch.zeros(2, dtype=torch.complex64).conj().imag
+    wrong = {
+        "another dtype": torch.zeros(2, dtype=torch.float64),
+        "a tensor that requires a gradient": torch.zeros(2, requires_grad=True),
+        "a negative view": negative,
+        "a functional tensor": PROBES.functional(tensor),
+        "a parameter": Parameter(tensor),
+        "another number of dimensions": torch.zeros(2, 2),
+        "no tensor": None,
+    }
+    if not (check(tensor) and check(torch.zeros(3)) and check(torch.zeros(6)[::2])):
+        return "torch's tensor guards refuse a tensor like the one they were made of"
+    for what, value in wrong.items():
+        if check(value):
+            return f"torch's tensor guards take {what} for a plain tensor"
+    if make_check([tensor, torch.zeros(2)])(tensor, tensor):
+        return "torch's tensor guards take one tensor for two"
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        if check(tensor):
+            return "torch's tensor guards do not see autocast"
+    return None
+
+
+def _start() -> str | None:
+    """Find torch's functions and test them; return why there can be no direct call, or None."""
+    global PROBES, _KNOWN, _AUTOCAST
+    try:
+        PROBES = _probe()
+        plain, inference = _states_of_new_thread()
+        _KNOWN = {plain.included: plain.excluded, inference.included: inference.excluded}
+        _AUTOCAST = plain.excluded
+        if len(_KNOWN) < len((plain, inference)):
+            return "inference mode does not show in this torch's dispatch keys"
+        reasons: list[str | None] = []
+        thread = threading.Thread(target=lambda: reasons.append(_test_result()))
+        thread.start()
+        thread.join()
+        return reasons[0]
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        return f"this torch lacks a guard: {error}"
+
+
+def _test_result() -> str | None:
+    try:
+        return _self_test()
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        return f"this torch's guards fail: {error}"
+
+
+PROBES: Probes
+_KNOWN: dict[int, int]
+_AUTOCAST: int
+_plain_keys: dict[str, frozenset[int]] = {}
+
+UNAVAILABLE: str | None = _start()
+"""Why every call takes torch's dispatcher in this torch, or None where direct calls are possible."""
