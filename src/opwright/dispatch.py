@@ -176,6 +176,8 @@ def add_fallback(namespace: str, kernel: Kernel) -> Handle:
 def attach(name: str) -> None:
     """Define every operator in a framework's own machinery now, rather than at its first call.
 
+    What waits for an operator that the framework itself has come to hold is registered too.
+
     Parameters
     ----------
     name
@@ -187,6 +189,7 @@ def attach(name: str) -> None:
         If the framework is not known or not installed; the message has the line that installs it.
     """
     framework = load(name)
+    framework.started()
     with registry.lock:
         for record in list(registry.records.values()):
             ensure_attached(framework, record)

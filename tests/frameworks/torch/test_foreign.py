@@ -19,6 +19,7 @@ from opwright import registry  # noqa: E402
 from opwright.errors import DuplicateError, MissingRuleError, RegistrationError, StaleError  # noqa: E402
 from opwright.targets import find  # noqa: E402
 
+has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 
 
@@ -116,7 +117,7 @@ def test_an_operator_that_was_destroyed_and_defined_again_has_a_new_record():
     second = find("foreign::again")
     assert second is not first
     assert len(second.schema.arguments) == 2
-    assert not torch._C._dispatch_has_kernel_for_dispatch_key("foreign::again", "CPU")
+    assert not has_kernel("foreign::again", "CPU")
     handle.destroy()
     lib._destroy()
 
@@ -168,12 +169,11 @@ def test_row_68_and_69_a_kernel_for_a_device(held, custom):
 
 def test_a_kernel_for_another_device_is_added(custom):
     meta = ow.register_kernel(custom, ("cuda", "mps"), lambda x, scale=1.0: x.clone())
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    assert has("foreign::custom", "CUDA")
-    assert has("foreign::custom", "MPS")
+    assert has_kernel("foreign::custom", "CUDA")
+    assert has_kernel("foreign::custom", "MPS")
     meta.destroy()
-    assert not has("foreign::custom", "CUDA")
-    assert not has("foreign::custom", "MPS")
+    assert not has_kernel("foreign::custom", "CUDA")
+    assert not has_kernel("foreign::custom", "MPS")
 
 
 def test_a_numpy_kernel_for_an_operator_of_torch(held):
@@ -499,3 +499,28 @@ print(tuple(torch.ops.first.op(torch.empty(1, device="meta")).shape))
     command = [sys.executable, "-W", "error", "-c", script]
     out = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (out.stdout, out.stderr) == ("(5,)\n", "")
+
+
+def test_what_waits_is_registered_once_torch_holds_the_operator():
+    handle = ow.register_kernel("foreign::awaited", "cpu", lambda x: x + 1)
+    lib = torch.library.Library("foreign", "FRAGMENT")
+    lib.define("awaited(Tensor x) -> Tensor")
+    ow.attach("torch")
+    assert torch.ops.foreign.awaited(torch.zeros(1)) == 1
+    handle.destroy()
+    assert not has_kernel("foreign::awaited", "CPU")
+    lib._destroy()
+
+
+def test_what_waits_for_an_overload_that_torch_does_not_have():
+    handle = ow.register_kernel("foreign::unnamed", "cpu", lambda x: x + 1)
+    lib = torch.library.Library("foreign", "FRAGMENT")
+    lib.define("unnamed.tensor(Tensor x) -> Tensor")
+    text = (
+        "kernel of foreign::unnamed registered at .* waits in vain: foreign::unnamed has no overload without"
+    )
+    with pytest.warns(registry.PendingWarning, match=text):
+        ow.attach("torch")
+    handle.destroy()
+    assert "foreign::unnamed.default" not in registry.pending
+    lib._destroy()

@@ -17,8 +17,6 @@ from opwright.errors import DuplicateError, StaleError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 
-has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-
 
 @pytest.fixture
 def lib():

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from opwright.frameworks.torch import define, foreign_keys, foreign_rules, held,
 from opwright.frameworks.torch.installed import Installed, install, kernel_at
 from opwright.frameworks.torch.lowered import Lowered
 from opwright.overload import Kernel, OpOverload
+from opwright.source import caller
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -81,16 +83,20 @@ def _make(key: str, native: Any) -> OpOverload:
     )
     record.lowered[OWNER] = Foreign(record, native)
     _records[key] = record
+    registry.adopt(record)
     return record
 
 
 def catch_up() -> None:
-    """Make the registrations for operators of torch's own that were made before torch was there."""
+    """Make the registrations for operators of torch's own that were made before these were there."""
     with registry.lock:
-        for key in list(registry.pending):
-            record = lookup(key.removesuffix(".default"))
-            if record is not None:
-                registry.adopt(record)
+        for key, waiting in list(registry.pending.items()):
+            try:
+                lookup(key.removesuffix(".default"))
+            except RegistrationError as error:
+                for entry in waiting:
+                    text = f"{entry.what} registered at {entry.source} waits in vain: {error}"
+                    warnings.warn(registry.PendingWarning(text), stacklevel=caller()[1])
         for namespace, key in list(registry.fallbacks):
             foreign_keys.sync_fallback(namespace, key)
 

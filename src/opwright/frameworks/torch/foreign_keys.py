@@ -99,11 +99,14 @@ def fallback_at(qualname: str, kernel: Kernel, key: str) -> Callable[..., Any]:
     if kernel.falls_through:
         fallthrough: Callable[..., Any] = torch.library.fallthrough_kernel
         return fallthrough
+    namespace, _, rest = qualname.partition("::")
+    name, _, overload = rest.partition(".")
+    packets, overload = getattr(torch.ops, namespace), overload or "default"
     excluded = torch.DispatchKeySet(key) if key.startswith(held.AUTOCAST) else None
 
     def call(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         leading = (keyset,) if kernel.with_keyset else ()
-        op = held.overload_of(qualname)
+        op = getattr(getattr(packets, name), overload)
         if excluded is None:
             return kernel.fn(*leading, op, *args, **kwargs)
         with private.exclude_keys(excluded):
