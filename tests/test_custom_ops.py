@@ -311,8 +311,8 @@ def test_19_the_body_is_for_the_devices_named(ns, device_types):
 @pytest.mark.parametrize(
     ("device_types", "text"),
     [
-        ((), "device_types is empty\n  expected: a device type, several, or None for every device"),
-        (3, "device_types must be a device type, several, or None\n  got: 3"),
+        ((), "device_types is empty, so there is nothing to register for"),
+        (3, "device_types must be a name or several\n  got: 3"),
         ([None], "a device type must be a string\n  got: None"),
         (
             "CUDA:0",

@@ -16,7 +16,15 @@ from opwright.qualname import parse_qualname
 from opwright.rules.base import names, require_signature
 from opwright.source import source_of
 from opwright.tags import check_tags, tag_names
-from opwright.targets import annotated_flavour_of, check_lives_on, compiled_kernel, device_keys, known_flavour, require_device
+from opwright.targets import (
+    annotated_flavour_of,
+    check_lives_on,
+    compiled_kernel,
+    device_keys,
+    known_flavour,
+    require_device,
+    require_text,
+)
 from opwright.validate import validate
 
 if TYPE_CHECKING:
@@ -189,6 +197,7 @@ def _schema_of(
         inferred = infer_function_schema(fn, mutates_args=mutates_args, op_name=name, tags=tags)
         validate(inferred.schema)
         return inferred.schema, inferred.flavour
+    require_text(f"{name}: schema=", schema)
     if not schema.lstrip().startswith("("):
         raise SchemaError(layout(f"{name}: schema= must start with a parenthesis", got=repr(schema)))
     parsed = parse_schema(name + schema.strip())

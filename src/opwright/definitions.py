@@ -10,7 +10,7 @@ from opwright.keys import resolve_key
 from opwright.library import Library
 from opwright.qualname import parse_qualname
 from opwright.source import source_of
-from opwright.targets import all_or_none, find, require
+from opwright.targets import all_or_none, find, require, require_library, require_text, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +24,7 @@ _lasting: dict[str, Library] = {}
 
 
 def _library_for(namespace: str, lib: Library | None) -> Library:
+    require_library(lib)
     if lib is not None:
         return lib
     with registry.lock:
@@ -80,6 +81,7 @@ def define(
             )
         )
     namespace, name, overload = parse_qualname(qualname)
+    require_text(f"define({qualname!r}): the schema", schema)
     if not schema.lstrip().startswith("("):
         raise SchemaError(
             layout(
@@ -128,8 +130,7 @@ def impl(
             return fn
 
         return decorate_legacy
-    several = [types] if isinstance(types, str) else list(types)
-    keys = list(dict.fromkeys(resolve_key(one) for one in several))
+    keys = list(dict.fromkeys(map(resolve_key, several("types", types))))
 
     def register(fn: Callable[..., Any]) -> Handle:
         record = None if isinstance(qualname, str) else find(qualname)

@@ -26,7 +26,15 @@ from opwright.parse import parse_schema
 from opwright.qualname import parse_qualname
 from opwright.source import caller, source_of
 from opwright.tags import check_tags, tag_names
-from opwright.targets import add_kernel, find, is_fallthrough, known_flavour, or_wait, require_callable
+from opwright.targets import (
+    add_kernel,
+    find,
+    is_fallthrough,
+    known_flavour,
+    or_wait,
+    require_callable,
+    require_text,
+)
 from opwright.validate import validate
 
 if TYPE_CHECKING:
@@ -226,11 +234,8 @@ class Library:
                     f"invalid alias_analysis {alias_analysis!r}", expected="'FROM_SCHEMA' or 'CONSERVATIVE'"
                 )
             )
+        require_text(f"{self!r}.define: the schema", schema)
         parsed = parse_schema(schema, namespace=self.ns)
-        if parsed.name.partition("::")[0] != self.ns:
-            raise RegistrationError(
-                layout(f"{parsed.qualname} is not in the namespace of {self!r}", expected=self.ns)
-            )
         label = parsed.qualname
         validate(parsed)
         check_tags(parsed, tags, label=label)

@@ -152,6 +152,14 @@ def owned_by(lib: Any, register: Callable[[], Handle]) -> Handle:
     return handle
 
 
+def require_text(what: str, text: Any) -> None:
+    """Raise a TypeError where a schema or name is no string."""
+    if not isinstance(text, str):
+        raise RegistrationTypeError(
+            layout(f"{what} must be a string", got=f"{text!r} of type {type(text).__name__}")
+        )
+
+
 def require_callable(what: str, fn: Any) -> None:
     """Raise a TypeError where a registration is given something that cannot be called."""
     if not callable(fn):
@@ -176,14 +184,24 @@ def add_kernel(
     leading = ["keyset"] if with_keyset else []
     skips = is_fallthrough(fn)
     source = caller()[0] if skips else source_of(fn)
+    fn, own = compiled_kernel(fn, record.schema)
     if not skips:
         require_signature(what, fn, [*leading, *positional], keyword_only)
-    chosen = flavour_of(fn, record, flavour, kernel=True) if _computes(key) else flavour or "torch"
+    chosen = flavour_of(fn, record, flavour or own, kernel=True) if _computes(key) else flavour or "torch"
     check_lives_on(what, chosen, key, source)
     if not allow_override:
         check_held(record, what, key, source)
     kernel = Kernel(fallthrough_kernel if skips else fn, key, chosen, source, with_keyset=with_keyset)
     return registry.add_kernel(record, kernel, allow_override=allow_override)
+
+
+def compiled_kernel(fn: Any, schema: FunctionSchema) -> tuple[Any, str | None]:
+    """Return what runs a kernel, and the flavour that it has by its class, such as a function of numba."""
+    if type(fn).__module__.partition(".")[0] not in ("numba", "numpy"):
+        return fn, None
+    from opwright.kernels.numba import adapt
+
+    return adapt(fn, schema) or (fn, None)
 
 
 def _computes(key: str) -> bool:
@@ -282,16 +300,23 @@ def device_keys(device_types: Any) -> list[str]:
     """Return the dispatch keys of ``None`` (every device), one device type, or several."""
     if device_types is None:
         return [DEFAULT]
-    if not isinstance(device_types, str | Iterable):
-        raise RegistrationTypeError(
-            layout("device_types must be a device type, several, or None", got=repr(device_types))
-        )
-    several = [device_types] if isinstance(device_types, str) else list(device_types)
-    if not several:
-        raise RegistrationValueError(
-            layout("device_types is empty", expected="a device type, several, or None for every device")
-        )
-    return list(dict.fromkeys(map(_device_key, several)))
+    return list(dict.fromkeys(map(_device_key, several("device_types", device_types))))
+
+
+def several(what: str, names: Any) -> list[Any]:
+    """Return one name, or several, as a list; raise where there is none.
+
+    Raises
+    ------
+    RegistrationTypeError, RegistrationValueError
+        If it is no string and no iterable, or empty.
+    """
+    if not isinstance(names, str | Iterable):
+        raise RegistrationTypeError(layout(f"{what} must be a name or several", got=repr(names)))
+    found = [names] if isinstance(names, str) else list(names)
+    if not found:
+        raise RegistrationValueError(layout(f"{what} is empty, so there is nothing to register for"))
+    return found
 
 
 def _device_key(device_type: Any) -> str:
