@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any
 from opwright import catalogue, registry
 from opwright.errors import OpwrightError
 from opwright.frameworks.base import RULE_KINDS, Framework, load
-from opwright.report import PASSED, Report, aligned, cell, counted
+from opwright.report import PASSED, aligned, counted, summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from types import ModuleType
 
     from opwright.overload import OpOverload
+    from opwright.report import Report
 
 OK, FOUND, USAGE = 0, 1, 2
 
@@ -53,9 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
     except (UsageError, OpwrightError) as error:
         print(f"opwright: {error}", file=sys.stderr)
         return USAGE
+    except BrokenPipeError:  # whoever read the output has stopped, such as head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
     return status
 
 
@@ -95,11 +100,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def split_target(text: str) -> tuple[str, str]:
-    """Split ``MODULE:NAME`` at the one colon; that of ``ns::name`` and of a drive letter is none."""
-    match = re.fullmatch(r"(?P<module>(?:[A-Za-z]:[\\/])?[^:]+)(?::(?P<name>[^:].*))?", text)
+    """Split ``MODULE:NAME`` at the one colon; those of ``ns::name`` and of a drive letter are none.
+
+    Without that colon, ``ns::name`` is a name and anything else a module.
+    """
+    match = re.fullmatch(r"(?:((?:[A-Za-z]:[\\/])?[^:]+)(?::(?!:)|$))?((?:[^:]+::)?[^:]+)?", text)
     if match is None:
-        raise UsageError(f"{text!r} is not MODULE or MODULE:NAME")
-    return match["module"], match["name"] or ""
+        raise UsageError(f"{text!r} is not MODULE, NAME or MODULE:NAME")
+    return match[1] or "", match[2] or ""
 
 
 def import_target(text: str) -> ModuleType:
@@ -190,7 +198,9 @@ def _list(options: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=2))
         return OK
     if not rows:
-        print("nothing waits for an operator" if options.pending else "no operators are defined")
+        print(
+            "nothing waits for an operator" if options.pending else "no operators are defined; name a module"
+        )
         return OK
     for line in aligned([header, *([str(value) for value in row.values()] for row in rows)]):
         print(line[2:])
@@ -201,14 +211,14 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    module, name = split_show(options.operator)
-    records = list(registry.records.values())
-    if module:
-        import_target(module)
-        records = list(registry.records.values())
-    found = named(records, name)
+    module, name = split_target(options.operator)
+    where = module if name else ""
+    if where:
+        import_target(where)
+    name = name or module
+    found = named(registry.records.values(), name)
     if not found:
-        hint = "" if module else f"; say where it is defined: opwright show MODULE:{name}"
+        hint = "" if where else f"; say where it is defined: opwright show MODULE:{name}"
         raise UsageError(f"no such operator: {name}{hint}")
     frameworks = _frameworks(options.framework or ())
     data = [description(record, frameworks) for record in found]
@@ -217,14 +227,6 @@ def _show(options: argparse.Namespace) -> int:
         return OK
     print("\n\n".join("\n".join(described(entry)) for entry in data))
     return OK
-
-
-def split_show(text: str) -> tuple[str, str]:
-    """Split ``MODULE:ns::name`` or ``ns::name``; the module may be left out."""
-    match = re.fullmatch(r"(?:(?P<module>(?:[A-Za-z]:[\\/])?[^:]+):(?!:))?(?P<name>[^:]+(?:::[^:]+)?)", text)
-    if match is None:
-        raise UsageError(f"{text!r} is not NAME or MODULE:NAME")
-    return match["module"] or "", match["name"]
 
 
 def _frameworks(names: Iterable[str]) -> list[Framework]:
@@ -302,6 +304,8 @@ def _check(options: argparse.Namespace) -> int:
     from opwright.checks.runner import check, samples_of
 
     module, name = split_target(options.module)
+    if not module:
+        raise UsageError(f"say where {name} is defined: opwright check MODULE:{name}")
     records = defined_in(import_target(module).__name__)
     if name:
         records = named(records, name)
@@ -327,21 +331,9 @@ def _check(options: argparse.Namespace) -> int:
     return OK if good else FOUND
 
 
-def summary_rows(reports: Sequence[Report]) -> list[list[str]]:
-    """Return the table of several reports: a row for each operator and framework, a column for each law."""
-    laws = list(dict.fromkeys(law for report in reports for law in report.laws))
-    several = len({name for report in reports for name in report.frameworks}) > 1
-    rows = [["operator", *(["arrays of"] if several else []), *laws]]
-    for report in reports:
-        for framework in report.frameworks:
-            cells = [cell(report.outcome(law, framework)) for law in laws]
-            rows.append([report.operator, *([framework] if several else []), *cells])
-    return rows
-
-
 def _print_reports(reports: Sequence[Report], took: float) -> None:
     console = _console()
-    rows = summary_rows(reports)
+    rows = summary(reports)
     if console is None:
         print("\n".join(line[2:] for line in aligned(rows)))
     else:

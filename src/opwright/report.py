@@ -226,12 +226,18 @@ class Report(Mapping[str, str | Exception]):
         return aligned([["", *frameworks], *rows])
 
     def reasons(self) -> list[str]:
-        """Return a line for each reason why a law was skipped."""
-        found: dict[tuple[str, str], list[str]] = {}
+        """Return a line for each reason why laws were skipped."""
+        found: dict[str, list[Outcome]] = {}
         for outcome in self.outcomes:
             if outcome.status == SKIPPED:
-                found.setdefault((outcome.law, outcome.reason), []).append(outcome.framework)
-        return [f"  {law} skipped on {', '.join(on)}: {reason}" for (law, reason), on in found.items()]
+                found.setdefault(outcome.reason, []).append(outcome)
+        lines = []
+        for reason, outcomes in found.items():
+            laws = list(dict.fromkeys(outcome.law for outcome in outcomes))
+            what = "everything" if laws == self.laws else ", ".join(laws)
+            on = ", ".join(dict.fromkeys(outcome.framework for outcome in outcomes))
+            lines.append(f"  {what} skipped on {on}: {reason}")
+        return lines
 
     def problems(self) -> list[str]:
         """Return the text of each finding, and of each law that ended in an error."""
@@ -258,6 +264,18 @@ class Report(Mapping[str, str | Exception]):
         texts = [str(one) for outcome in bad for one in outcome.findings or (outcome,)]
         head = f"{self.operator}: {counted(len(texts), 'finding')}"
         return self._error("\n\n".join([head, *texts]), self)
+
+
+def summary(reports: Sequence[Report]) -> list[list[str]]:
+    """Return the table of several reports: a row for each operator and framework, a column for each law."""
+    laws = list(dict.fromkeys(law for report in reports for law in report.laws))
+    several = len({name for report in reports for name in report.frameworks}) > 1
+    rows = [["operator", *(["arrays of"] if several else []), *laws]]
+    for report in reports:
+        for framework in report.frameworks:
+            cells = [cell(report.outcome(law, framework)) for law in laws]
+            rows.append([report.operator, *([framework] if several else []), *cells])
+    return rows
 
 
 def cell(outcome: Outcome | None) -> str:

@@ -168,10 +168,12 @@ def _values(point: Point, grads: Mapping[Leaf, Any]) -> Iterator[Finding]:
         grad = grads[leaf]
         known = np.zeros_like(array) if grad is None else grad
         worst: tuple[float, str, str] | None = None
+        measured = False
         for where, direction in _directions(array, number):
             slope = point.slope({leaf: direction})
             if slope is None:
                 continue
+            measured = True
             point.probe.compared()
             ours = numeric.inner(direction, known)
             error = slope.distance(ours)
@@ -179,6 +181,8 @@ def _values(point: Point, grads: Mapping[Leaf, Any]) -> Iterator[Finding]:
                 expected = f"{shown(slope.value)}{where}, by finite differences"
                 if worst is None or (error > worst[0] and "random" not in where):
                     worst = error, expected, f"{shown(ours)}, {shown(error)} away"
+        if not measured:
+            point.probe.skip(f"no slope along {leaf.label} can be measured")
         if worst is not None:
             yield _wrong_value(point, leaf, grad, worst)
 

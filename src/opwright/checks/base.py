@@ -109,6 +109,13 @@ class Probe:
         ``"quick"``, ``"default"`` or ``"thorough"``.
     rtol, atol
         Tolerances of comparisons, None for those of the dtype.
+    laws
+        The names of all laws that are looked at.
+
+    Attributes
+    ----------
+    changed
+        Labels of arguments that the kernel was found to change without saying so.
     """
 
     def __init__(
@@ -120,8 +127,10 @@ class Probe:
         level: str = "default",
         rtol: float | None = None,
         atol: float | None = None,
+        laws: Sequence[str] = (),
     ) -> None:
         self.record = record
+        self.laws = tuple(laws)
         self.schema = record.schema
         self.adapter = adapter
         self.samples = tuple(samples)
@@ -131,6 +140,7 @@ class Probe:
         self.law = ""
         self.comparisons = 0
         self.skipped: dict[str, None] = {}
+        self.changed: set[str] = set()
         self._references: dict[int, Run] = {}
         self._random: str | None = None
 

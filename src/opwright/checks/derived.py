@@ -179,9 +179,14 @@ def misfits(sample: Sample) -> Iterator[Sample]:
         if array.ndim:
             longer = np.concatenate([array, array[..., :1]], axis=-1)
             yield sample.with_array(leaf, longer, f"{leaf.label} longer")
-            yield sample.with_array(
-                leaf, array[0].copy() if array.shape[0] else array[None], f"{leaf.label} with an axis less"
-            )
+            fewer = array[0] if array.shape[0] else np.zeros(array.shape[1:], array.dtype)
+            yield sample.with_array(leaf, np.array(fewer), f"{leaf.label} with an axis less")
+
+
+def with_zero_integers(sample: Sample) -> Sample:
+    """Return the sample with every integer array made of zeros, which are in range of any axis."""
+    integers = [leaf for leaf in sample.leaves() if sample.array(leaf).dtype.kind in "iu"]
+    return sample.with_arrays({leaf: sample.array(leaf) * 0 for leaf in integers})
 
 
 def special_values(sample: Sample) -> Iterator[tuple[Leaf, Sample]]:

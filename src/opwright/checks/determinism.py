@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from opwright.checks import derived
 from opwright.checks.base import RANDOM_TAGS, Law, Probe, Run, raised
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def check(probe: Probe) -> Iterator[Finding]:
 
 def _repeated(probe: Probe) -> Iterator[Finding]:
     for sample in probe.samples:
-        reference = probe.reference(sample)
+        reference = probe.run(sample)
         for number in range(2, CALLS + 1):
             run = probe.run(sample)
             probe.compared()
@@ -89,7 +90,10 @@ def _in_other_order(probe: Probe) -> Iterator[Finding]:
 
 
 def _in_threads(probe: Probe) -> Iterator[Finding]:
-    samples = probe.samples[:2]
+    samples = [*probe.samples[:2]]
+    if len(samples) == 1:
+        accepted = (one for one in derived.other_values(samples[0]) if probe.reference(one).error is None)
+        samples += [one for one, _ in zip(accepted, range(1), strict=False)]
     runs: list[tuple[int, Run]] = []
     barrier = threading.Barrier(THREADS)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opwright.checks import derived, numeric
-from opwright.checks.arrays import is_floating
+from opwright.checks.arrays import copied, is_floating
 from opwright.checks.samples import Leaf, Sample, put
 from opwright.keys import IMPLICIT
 
@@ -83,8 +83,8 @@ class Point:
 
     def gradients(self, pullback: Pullback, weights: Sequence[Any]) -> dict[Leaf, Any]:
         """Return the gradient of each array for incoming gradients, one for each output that has one."""
-        adapter = self.probe.adapter
-        returned = pullback.pull(self.nested([w if w is None else adapter.array(w) for w in weights]))
+        array = self.probe.adapter.array
+        returned = pullback.pull(self.nested([w if w is None else array(copied(w)) for w in weights]))
         found = {}
         for leaf in self.leaves:
             grad = returned[leaf.argument]

@@ -242,7 +242,7 @@ def _in_framework(
     rtol: float | None,
 ) -> list[Outcome]:
     """Return the outcome of each law in one framework."""
-    probe = Probe(record, used, given, level=level, rtol=rtol, atol=atol)
+    probe = Probe(record, used, given, level=level, rtol=rtol, atol=atol, laws=laws)
     if not given:
         reason = "no samples are registered: declare some with @op.register_samples"
         return [Outcome(law, used.name, SKIPPED, reason) for law in laws]

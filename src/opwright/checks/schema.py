@@ -137,6 +137,7 @@ def _mutations(probe: Probe, watched: Watched, changed: set[str], possible: set[
             (name, a, b) for (name, a), (_, b) in zip(watched.metadata[leaf], now, strict=True) if a != b
         ]
         if other:
+            probe.changed.add(leaf.label)
             yield _metadata_changed(probe, run, leaf, other)
             continue
         worst = difference(probe.adapter.numpy(array), old, rtol=0, atol=0)
@@ -144,6 +145,7 @@ def _mutations(probe: Probe, watched: Watched, changed: set[str], possible: set[
             possible.update([argument.name] if old.size else [])
             changed.update([argument.name] if worst else [])
         elif worst:
+            probe.changed.add(leaf.label)
             name = _name(run, leaf)
             yield probe.finding(
                 "OW101",
@@ -177,11 +179,17 @@ def _metadata_changed(probe: Probe, run: Run, leaf: Leaf, other: list[tuple[str,
 def _refused(probe: Probe, run: Run) -> Finding:
     """Return the finding for an aliasing that the operator itself refused."""
     what = str(run.error).splitlines()[0].partition(";")[0].replace(f" of {probe.schema.qualname}", "")
+    return _alias(probe, run.sample, what)
+
+
+def _alias(probe: Probe, sample: Sample, what: str, note: str = "") -> Finding:
+    """Return the finding for an output that is, or shares memory with, an argument or an output."""
     return probe.finding(
-        "OW105" if "output" in what.partition("is" if " is " in what else "with")[2] else "OW104",
+        "OW104" if " argument " in what else "OW105",
         what,
-        sample=run.sample,
-        expected="an output may not alias an argument or another output",
+        sample=sample,
+        expected="memory of its own: an output may not alias an argument or another output",
+        got=("one object" if what.endswith("itself") else "a view of the same memory") + note,
         fix="return a copy, or declare the aliasing in the schema",
     )
 
@@ -202,28 +210,17 @@ def _arrays(probe: Probe, run: Run) -> list[tuple[int, str, Any]]:
 
 
 def _aliases(probe: Probe, run: Run) -> Iterator[Finding]:
-    fix = "return a copy, or declare the aliasing in the schema"
-    seen = [(f"argument {leaf.label}", _pick(run.values, leaf)) for leaf in run.sample.leaves()]
+    arguments = [(f"argument {leaf.label}", _pick(run.values, leaf)) for leaf in run.sample.leaves()]
     outputs = _arrays(probe, run)
     for position, (_, name, array) in enumerate(outputs):
-        for what, other in seen:
+        before = [(what, other) for _, what, other in outputs[:position]]
+        for what, other in [*arguments, *before]:
             probe.compared()
             if array is other or probe.adapter.shares_memory(array, other):
                 how = f"is {what} itself" if array is other else f"shares memory with {what}"
-                yield probe.finding(
-                    "OW104", f"{name} {how}", sample=run.sample,
-                    expected="an output may not alias an argument or another output", fix=fix,
-                )  # fmt: skip
+                note = "" if 0 not in array.shape else ", which has no elements"
+                yield _alias(probe, run.sample, f"{name} {how}", note)
                 break
-        for _, what, other in outputs[:position]:
-            probe.compared()
-            if array is other or probe.adapter.shares_memory(array, other):
-                how = f"is {what} itself" if array is other else f"shares memory with {what}"
-                empty = ", which has no elements" if not array.size else ""
-                yield probe.finding(
-                    "OW105", f"{name} {how}{empty}", sample=run.sample,
-                    expected="an output may not alias an argument or another output", fix=fix,
-                )  # fmt: skip
 
 
 def _kept(probe: Probe, run: Run) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MISSING: Mapping[str, str] = MappingProxyType(
     {
         "autograd": "no autograd formula is registered, so differentiating raises",
-        "jvp": "neither a jvp rule nor an autograd formula is registered",
+        "jvp": "no jvp rule is registered, so tangents come from the backward",
         "vmap": "no vmap rule is registered, so the operator is called in a loop",
     }
 )
@@ -85,9 +85,7 @@ class NumPyAdapter(Adapter):
         """Return why a rule that is missing leaves nothing to look at."""
         if kind == "fake" and record.rule("fake") is None and not {"inplace", "out"} & set(record.tags):
             return Unsupported("no fake is registered")
-        if kind == "jvp" and record.rule("jvp") is None and record.rule("autograd") is None:
-            return Unsupported(MISSING["jvp"])
-        if kind in ("autograd", "vmap") and record.rule(kind) is None:
+        if kind in MISSING and record.rule(kind) is None:
             return Unsupported(MISSING[kind])
         return None
 
