@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opwright import catalogue, registry
+from opwright import catalogue
 from opwright.entry import first_array
 from opwright.errors import RegistrationError, StaleError, layout
 from opwright.frameworks.base import bridge, load
@@ -91,11 +91,11 @@ def get_kernel(op: Any, dispatch_key: Any) -> Any:
         If the operator has no kernel for the key; the message names both.
     """
     record = require(op)
-    key = resolve_key(getattr(dispatch_key, "name", dispatch_key))
+    key = resolve_key(dispatch_key)
     if record.owner:
         return load(record.owner).get_kernel(record, key)
-    with registry.lock:
-        kernel = next(filter(None, map(record.kernel, _keys(key))), None)
+    in_force = list(record.enabled_kernels())
+    kernel = next((kernel for one in _keys(key) for kernel in in_force if kernel.key == one), None)
     if kernel is None and "torch" in record.lowered and not _computes(key):
         return load("torch").get_kernel(record, key)
     if kernel is None:

@@ -206,7 +206,9 @@ def make_operator(record: OpOverload, fn: Callable[..., Any] | None, module: str
     operator.__name__ = operator.__qualname__ = name  # type: ignore[attr-defined]
     operator.__doc__ = f"The operator ``{record.schema}``."
     if fn is not None:
+        documented = getattr(fn, "__doc__", None) or operator.__doc__
         update_wrapper(operator, fn)
+        operator.__doc__ = documented
     record.operator = operator
     return operator
 
