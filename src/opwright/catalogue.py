@@ -111,6 +111,11 @@ def flavours() -> tuple[str, ...]:
     return ARRAY_API, DLPACK, *(flavour for info in frameworks() for flavour in info.flavours)
 
 
+def device_types() -> frozenset[str]:
+    """Return the device types that frameworks say they live on."""
+    return frozenset(device for info in _infos for device in info.device_types or ())
+
+
 def sharing(device_type: str) -> tuple[str, ...]:
     """Return the flavours that take each other's arrays on a device type without a copy, best first."""
     found = [flavour for info in _infos if device_type in info.shares for flavour in info.flavours]
