@@ -124,7 +124,7 @@ def import_target(text: str) -> ModuleType:
                 f"no module named {text!r}; give a module's name or the path of a Python file"
             ) from None
         raise UsageError(f"{text} cannot be imported: {error}") from error
-    except OpwrightError:
+    except (UsageError, OpwrightError):
         raise
     except Exception as error:
         lines = traceback.format_exception(error)
@@ -213,10 +213,9 @@ def _list(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     module, name = split_target(options.operator)
     where = module if name else ""
-    if where:
-        import_target(where)
     name = name or module
-    found = named(registry.records.values(), name)
+    own = defined_in(import_target(where).__name__) if where else []
+    found = named(own, name) or named(registry.records.values(), name)
     if not found:
         hint = "" if where else f"; say where it is defined: opwright show MODULE:{name}"
         raise UsageError(f"no such operator: {name}{hint}")

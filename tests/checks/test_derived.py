@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from checks.right_operators import OPERATORS
+from opwright.checks import derived
+from opwright.checks.arrays import LAYOUTS
+from opwright.checks.samples import given
+
+x = np.arange(1.0, 13).reshape(3, 4)
+
+
+def sample_of(name, *args, **kwargs):
+    return given(OPERATORS[name]._record, args, kwargs)
+
+
+def titles(samples):
+    return [sample.title.removeprefix("the given sample, ") for sample in samples]
+
+
+def test_flags_are_flipped_options_left_out_and_words_changed():
+    assert titles(derived.flags(sample_of("logsumexp", x, 1))) == ["keepdims=True"]
+    assert titles(derived.flags(sample_of("linear", x, x, x[0]))) == ["bias=None"]
+    assert titles(derived.flags(sample_of("reduce", x))) == ["how='mean'", "how='max'"]
+
+
+def test_numbers_and_dtypes_with_nothing_to_do():
+    assert titles(derived.no_ops(sample_of("scale_", x, 2.0))) == ["k=1.0", "k=0.0"]
+    assert titles(derived.no_ops(sample_of("cast", x, np.dtype("int64")))) == ["dtype=dtype('float64')"]
+
+
+def test_dtypes_change_together():
+    (single,) = derived.dtypes(sample_of("mul", x, x))
+    assert [single.array(leaf).dtype.name for leaf in single.leaves()] == ["float32", "float32"]
+    assert list(derived.dtypes(sample_of("argmax", x.astype(int)))) == []
+
+
+def test_double_precision_is_taken_where_there_is_less():
+    sample = sample_of("mul", x.astype("float32"), x.astype("complex64"))
+    wide = derived.in_double(sample)
+    assert [wide.array(leaf).dtype.name for leaf in wide.leaves()] == ["float64", "complex128"]
+    assert derived.in_double(wide) is wide
+
+
+def test_layouts_change_one_array_at_a_time():
+    rows = list(derived.layouts(sample_of("mul", x, x[0]), LAYOUTS))
+    assert [(leaf.label, layout) for leaf, layout, _ in rows] == [
+        ("x", "transposed"),
+        ("x", "sliced"),
+        ("x", "with a negative stride"),
+        ("x", "at an offset"),
+        ("x", "expanded"),
+        ("x", "read-only"),
+        ("y", "sliced"),
+        ("y", "with a negative stride"),
+        ("y", "at an offset"),
+        ("y", "expanded"),
+        ("y", "read-only"),
+    ]
+    assert rows[0][2].steps == ("x = np.asfortranarray(x)",)
+
+
+def test_mutated_arrays_are_neither_expanded_nor_read_only():
+    layouts = [layout for _, layout, _ in derived.layouts(sample_of("scale_", x, 2.0), LAYOUTS)]
+    assert layouts == ["transposed", "sliced", "with a negative stride", "at an offset"]
+
+
+def test_elements_of_lists_are_laid_out_in_place():
+    *_, last = (variant for _, _, variant in derived.layouts(sample_of("cat", [x, x]), ["transposed"]))
+    assert last.steps == ("xs[1] = np.asfortranarray(xs[1])",)
+
+
+def test_compact_arrays_are_contiguous():
+    sample = derived.compact(sample_of("mul", x.T, x[:, ::2].T))
+    assert all(sample.array(leaf).flags.c_contiguous for leaf in sample.leaves())
+
+
+def test_other_values_keep_shapes_and_dtypes():
+    sample = sample_of("take", x, np.array([1, 2]))
+    others = list(derived.other_values(sample))
+    assert titles(others) == ["zeros", "negated", "reversed", "every second element zero"]
+    for other in others:
+        for leaf in sample.leaves():
+            assert other.array(leaf).shape == sample.array(leaf).shape
+            assert other.array(leaf).dtype == sample.array(leaf).dtype
+            assert not np.shares_memory(other.array(leaf), sample.array(leaf))
+
+
+def test_sizes_are_changed_wherever_they_occur():
+    sample = sample_of("matmul", x, x.T)
+    assert derived.sizes(sample) == [3, 4]
+    shapes = [[one.array(leaf).shape for leaf in one.leaves()] for one in derived.empties(sample)]
+    assert shapes == [[(0, 4), (4, 0)], [(3, 0), (0, 3)]]
+    shapes = [[one.array(leaf).shape for leaf in one.leaves()] for one in derived.smaller(sample)]
+    assert shapes == [[(2, 4), (4, 2)], [(3, 3), (3, 3)]]
+
+
+def test_misfits_change_one_array():
+    assert titles(derived.misfits(sample_of("normalised", x))) == [
+        "x in float32",
+        "x in int64",
+        "x with another axis",
+        "x longer",
+        "x with an axis less",
+    ]
+    assert len(list(derived.misfits(sample_of("normalised", x[:0])))) == 5
+
+
+def test_special_values_leave_mutated_and_small_arrays_alone():
+    ((leaf, special),) = derived.special_values(sample_of("masked_fill", x, x > 0, 1.0))
+    assert leaf.label == "x"
+    assert special.array(leaf).reshape(-1)[:3].tolist() == pytest.approx(
+        [np.nan, np.inf, -np.inf], nan_ok=True
+    )
+    assert list(derived.special_values(sample_of("scale_", x, 1.0))) == []
+
+
+def test_integers_are_made_zero():
+    sample = derived.with_zero_integers(sample_of("take", x, np.array([1, 2])))
+    assert [sample.array(leaf).any() for leaf in sample.leaves()] == [True, False]
