@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.errors import RegistrationError, UnsupportedError, layout
+from opwright.errors import RegistrationError, layout
 from opwright.frameworks.torch import private
 from opwright.keys import IMPLICIT
 
@@ -140,29 +140,6 @@ def source_of(qualname: str, key: str = "") -> str:
     return "an unknown place in torch"
 
 
-def computed_kernel(qualname: str, key: str) -> Any:
-    """Return what the dispatcher calls for an operator at a key, as an object with ``call_boxed``.
-
-    Raises
-    ------
-    RuntimeError
-        If it has none.
-    UnsupportedError
-        If this torch gives no access.
-    """
-    try:
-        get = torch.library.get_kernel
-    except AttributeError:
-        raise UnsupportedError(
-            layout(
-                f"torch {torch.__version__} gives no access to the kernels of its operators",
-                got=f"{qualname} at {key}",
-                fix="install torch 2.10 or newer",
-            )
-        ) from None
-    return get(qualname, key)
-
-
 def fake_source(qualname: str) -> str | None:
     """Return where the fake of an operator in force was registered, or None where torch has none."""
     kernel = private.entry_of(qualname).fake_impl.kernel
@@ -175,7 +152,7 @@ def register_fake(library: Any, qualname: str, fn: Callable[..., Any], source: s
     Not by ``torch.library.register_fake``: what it registers for a ``CustomOpDef`` stays for ever, and for
     an operator of a C++ library it wants to be called from the module that this names.
     """
-    return private.entry_of(qualname).fake_impl.register(fn, source, lib=library)
+    return private.entry_of(qualname).fake_impl.register(fn, source, lib=library, allow_override=True)
 
 
 def register_dispatch_rule(qualname: str, cls: type, fn: Callable[..., Any]) -> Any:
