@@ -91,3 +91,10 @@ def test_what_an_action_raises_is_reported_and_the_rest_is_done(monkeypatch):
         lock.when_free(lambda: done.append(1))
     assert done == [1]
     assert reported == [error]
+
+
+def test_whoever_takes_the_lock_next_finds_everything_done():
+    lock, done = Lock(), []
+    lock._later.append(lambda: done.append(1))  # as if its holder had let go, and not yet looked
+    with lock:
+        assert done == [1]

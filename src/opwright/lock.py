@@ -29,6 +29,8 @@ class Lock:
 
     def __enter__(self) -> None:
         self._lock.acquire()
+        if self._depth == 0 and self._later:
+            self._run()  # a commit sees all that finalizers asked for before it
         self._depth += 1
 
     def __exit__(self, *_: object) -> None:
@@ -48,12 +50,18 @@ class Lock:
             try:
                 if self._depth:
                     return
-                self._depth += 1
+                self._run()
+            finally:
+                self._lock.release()
+
+    def _run(self) -> None:
+        """Run what waits; the lock is held, and nobody is in the midst of a commit."""
+        self._depth += 1
+        try:
+            while self._later:
                 try:
                     self._later.popleft()()
                 except Exception:  # noqa: BLE001  (this thread has nothing to do with what went wrong)
                     sys.excepthook(*sys.exc_info())
-                finally:
-                    self._depth -= 1
-            finally:
-                self._lock.release()
+        finally:
+            self._depth -= 1
