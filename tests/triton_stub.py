@@ -12,6 +12,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
+from opwright.frameworks.base import Launching
+from opwright.frameworks.torch import triton as torch_triton
+from opwright.frameworks.torch.framework import TorchFramework
+from opwright.kernels import triton_cache
+
 LAYOUT = tuple(int(part) for part in triton.__version__.split(".")[:2])
 launches: list[tuple] = []
 
@@ -101,14 +106,27 @@ class Driver:
         return bench
 
 
+def launching(stub):
+    """Return how tensors on the CPU reach the GPU that is not there."""
+    return Launching(
+        address="{}.data_ptr()",
+        dtype="{}.dtype",
+        device="{}.get_device()",
+        is_plain=torch_triton._CLASSES.__contains__,
+        current_device=stub.get_current_device,
+        current_stream=stub.get_current_stream,
+        launch=torch_triton.launch,
+        busy=torch_triton.private.dispatch_modes,
+    )
+
+
 @contextmanager
 def gpu():
     """Make the absent GPU Triton's active one, for a block."""
-    from opwright.kernels import triton_cache
-
-    before = driver._active
+    before, usual = driver._active, TorchFramework.launching
     stub = Driver()
     driver.set_active(stub)
+    TorchFramework.launching = lambda _: launching(stub)
     triton_cache.runtime.cache_clear()
     launches.clear()
     try:
@@ -116,6 +134,7 @@ def gpu():
     finally:
         triton_cache.runtime.cache_clear()
         driver._active = before
+        TorchFramework.launching = usual
 
 
 def captured(launch):

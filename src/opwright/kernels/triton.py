@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 INSTALL = "pip install 'opwright[triton]'"
 _ATTRIBUTE = "_opwright_launchers"
 _EMPTY = CellType()
+_LIBRARIES = ("torch", "triton", "numpy", "jax", "cupy")  # whose modules hold no kernels of an author
 
 
 class Layers:
@@ -62,7 +63,7 @@ class Layers:
                 raise RegistrationValueError(
                     layout(
                         f"Triton kernel {_name(kernel)} has two autotune decorators, of which one would be ignored",
-                        registered=source_of(inner.fn),
+                        registered=_source(inner),
                         fix="put all configs in one @triton.autotune",
                     )
                 )
@@ -83,7 +84,7 @@ class Layers:
     @property
     def source(self) -> str:
         """``file:line`` of the kernel function."""
-        return source_of(self.jit.fn)
+        return _source(self.jit)
 
     @property
     def filled(self) -> list[str]:
@@ -264,6 +265,12 @@ def _name(kernel: Any) -> str:
     return str(getattr(kernel, "__name__", kernel))
 
 
+def _source(kernel: Any) -> str:
+    while hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return source_of(kernel)
+
+
 def _not_a_kernel(kernel: Any, inner: Any) -> RegistrationError:
     if inner is kernel:
         return RegistrationTypeError(
@@ -278,7 +285,7 @@ def _not_a_kernel(kernel: Any, inner: Any) -> RegistrationError:
             f"the decorators of Triton kernel {_name(kernel)} are in an order that cannot be honoured",
             expected="@triton.heuristics and one @triton.autotune above @triton.jit",
             got=f"{type(inner).__name__} below {type(kernel).__name__}",
-            registered=source_of(inner),
+            registered=_source(inner),
             fix="put @triton.jit next to the function",
         )
     )
@@ -320,7 +327,7 @@ def _reachable(function: Any) -> list[Any]:
         codes += [constant for constant in code.co_consts if inspect.iscode(constant)]
     values = [function.__globals__[name] for name in names if name in function.__globals__]
     for value in [*values]:
-        if inspect.ismodule(value) and not value.__name__.startswith(("torch", "triton", "numpy", "jax")):
+        if inspect.ismodule(value) and value.__name__.partition(".")[0] not in _LIBRARIES:
             values += [vars(value)[name] for name in names if name in vars(value)]
     cells = (cell for cell in function.__closure__ or () if cell != _EMPTY)
     return values + [cell.cell_contents for cell in cells]

@@ -141,12 +141,13 @@ def _analyse(layers: Layers, signature: dict[str, str], constants: dict[str, Any
     """Compile a kernel and read which parameters it writes to."""
     import triton
     from triton.compiler import ASTSource
+    from triton.errors import TritonError
 
     source = ASTSource(layers.jit, signature, constants)
     try:
         code = triton.compile(source, target=_target()).asm["ttir"]
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
-        raise Unclear(f"it does not compile ({type(error).__name__}: {error})") from error
+    except (TritonError, OSError, RuntimeError, ValueError, KeyError) as error:
+        raise Unclear(f"it does not compile ({type(error).__name__}: {str(error).strip()})") from error
     names = [name for name, type_ in signature.items() if type_ != "constexpr"]
     return tuple(names[number] for number in written_parameters(code))
 

@@ -19,15 +19,13 @@ if TYPE_CHECKING:
 
 WRITES = ("tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_store", "tt.descriptor_scatter", "tt.descriptor_reduce")  # fmt: skip
 _LOADS = ("tt.load", "tt.descriptor_load", "tt.descriptor_gather", "tt.atomic_rmw", "tt.atomic_cas")
-_KNOWN = {
-    "tt." + name
-    for name in """
+_HARMLESS = """
     addptr advance assert bitcast broadcast call cat clampf dot dot_scaled expand_dims fp_to_fp func gather
-    get_num_programs get_program_id histogram int_to_ptr join make_range make_tensor_descriptor make_tensor_ptr
-    map_elementwise map_elementwise.return mulhiui precise_divf precise_sqrt print ptr_to_int reduce
-    reduce.return reshape return scan scan.return splat split trans unsplat
-    """.split()
-} | {*WRITES, *_LOADS}
+    get_num_programs get_program_id histogram int_to_ptr join make_range make_tensor_descriptor
+    make_tensor_ptr map_elementwise map_elementwise.return mulhiui precise_divf precise_sqrt print ptr_to_int
+    reduce reduce.return reshape return scan scan.return splat split trans unsplat
+"""
+_KNOWN = {f"tt.{name}" for name in _HARMLESS.split()} | {*WRITES, *_LOADS}
 _KNOWN_DIALECTS = ("arith.", "math.", "scf.", "cf.", "ub.")
 _UNKNOWN = "?"  # stands for an address that came out of memory or of an integer
 
@@ -211,7 +209,8 @@ def _read_line(function: _Function, line: str) -> None:
         return
     _read_operation(function, name[1], line, results)
     if line.endswith("{"):
-        pairs = _PAIR.findall(line)
+        # A loop's bounds are written like what it carries: only the latter has addresses.
+        pairs = _PAIR.findall(line.partition("iter_args(")[2] if name[1] == "scf.for" else line)
         carried = [target for target, _ in pairs]
         frames.append(_Frame(name[1], results, carried))
         function.flow(carried, [origin for _, origin in pairs])

@@ -130,8 +130,8 @@ def install(state: Lowered, rule: DecompositionRule) -> Library:
     namespace = state.record.name.partition("::")[0]
     library = Library(namespace, "IMPL")
     mode = private.functional_mode()
-    if mode is None or state.record.rule("torch_dispatch", mode) is not None:
-        return library  # the operator stays opaque, or its author has said what happens
+    if mode is None:
+        return library  # the operator stays opaque
     qualname = f"{namespace}::{state.op_name}"
     # Torch caches compiled graphs by their code: that of the kernels is part of it.
     private.note_triton_kernels(qualname, rule.kernels())
