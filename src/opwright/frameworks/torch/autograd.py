@@ -2,8 +2,8 @@
 
 * It is applied at the innermost level only, and restores the caller's grad mode and forward-grad mode
   before it goes on below autograd: without either, nested transforms lose derivatives silently.
-* Its arguments are one description of the call, then the operator's own with lists flattened, then copies
-  of mutated ones: ``setup_context`` sees the values from before the call.
+* Its arguments are one description of the call, then the operator's own with lists flattened.
+  ``setup_context`` sees copies of mutated ones, from before the call.
 * Outside functorch and forward-mode AD a leaner variant saves nothing for the tangent.
 """
 
@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
-from opwright.errors import AliasError, GradientError, layout
+from opwright.errors import AliasError, GradientError, UnsupportedError, layout
 from opwright.frameworks.torch import jvp, private
 from opwright.frameworks.torch.call import Call
 from opwright.frameworks.torch.gradients import checked, missing_formula
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
+from opwright.outputs import same_objects
 from opwright.rules.autograd import AutogradRule, new_values, run_setup_context
 from opwright.rules.jvp import JvpRule
 
@@ -26,10 +27,11 @@ from opwright.rules.jvp import JvpRule
 class Plan:
     """What the present rules of an overload make of a call.
 
-    ``dirty`` has the positions of mutated arguments; ``fresh`` those whose new value is an output of its own.
+    ``dirty`` has the positions of mutated arguments; ``fresh`` those whose new value is an output of its own;
+    ``returned`` the position of the argument that a return stands for.
     """
 
-    __slots__ = ("apply", "dirty", "fresh", "jvp_rule", "needs_old", "rule", "single", "state")
+    __slots__ = ("apply", "dirty", "fresh", "jvp_rule", "needs_old", "returned", "rule", "single", "state")
 
     def __init__(self, state: Lowered) -> None:
         record = state.record
@@ -44,6 +46,8 @@ class Plan:
         self.dirty = state.mutated
         fresh = {argument.name for argument in new_values(schema)}
         self.fresh = tuple(i for i in state.mutated if schema.arguments[i].name in fresh)
+        positions = {argument.name: i for i, argument in enumerate(schema.arguments)}
+        self.returned = {index: positions[name] for index, name in same_objects(record)}
         self.needs_old = bool(state.mutated) and self.setup_context is not None
         self.single = len(schema.returns) == 1 and not schema.is_tuple
         name = f"{record.name.partition('::')[2]}{'_' + record.overload if record.overload else ''}"
@@ -73,8 +77,8 @@ class Dispatch(torch.autograd.Function):
             with private.below_autograd():
                 out = state.apply(redispatch, tuple(inputs), keyset)
         outputs = call.spread_outputs(inputs, out)
-        _refuse_inputs(call, values, outputs)
         call.shapes = [v.shape if isinstance(v, torch.Tensor) else None for v in values]
+        _refuse_inputs(call, values, outputs)
         ctx._opwright = call  # noqa: SLF001
         ctx.needs_input_grad = tuple(call.nest(ctx.needs_input_grad[1:], missing=False))
         if plan.dirty:
@@ -134,17 +138,53 @@ def make_kernel(state: Lowered) -> Callable[..., Any]:
     return private.never_traced(kernel)  # type: ignore[no-any-return]
 
 
+def make_constant_kernel(state: Lowered) -> Callable[..., Any]:
+    """Return the kernel for ``Autograd`` of an operator that was declared to have no gradient.
+
+    Without one, torch would put a node there that warns.
+    """
+    redispatch, below, after = state.native.redispatch, private.below_autograd, private.after_autograd
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        with below():
+            return redispatch(keyset & after, *args, **kwargs)
+
+    return private.never_traced(kernel)  # type: ignore[no-any-return]
+
+
+def _refuse_traced_tangent(plan: Plan, flat: Sequence[Any]) -> None:
+    """Raise where torch's tracer would lose a mutation: ``torch.func.linearize`` folds what it thinks constant.
+
+    It follows the mutated argument of an operator whose name ends in ``_`` and that returns it.
+    """
+    record = plan.state.record
+    followed = set(plan.dirty) == set(plan.returned.values()) and record.name.endswith("_")
+    if followed or not private.forward_level() or private.functorch_active() or not private.traced():
+        return
+    if any(private.has_tangent(tensor) for value in flat for tensor in tensors_in(value)):
+        raise UnsupportedError(
+            layout(
+                f"{record.qualname} mutates an argument while a tangent of it is traced, as torch.func.linearize does; "
+                "torch would lose the mutation",
+                registered=record.source,
+                fix="use torch.func.jvp, or a functional operator",
+            )
+        )
+
+
 def apply(state: Lowered, keyset: Any, flat: tuple[Any, ...], *, full: bool) -> Any:
     """Apply the autograd function to one value for each argument, and return what the schema says."""
     plan: Plan = state.derive("autograd", lambda: Plan(state))
     if plan.dirty:
         refuse_leaves(state, flat)
+        _refuse_traced_tangent(plan, flat)
     call = Call(plan, keyset, flat, full=full)
     values = call.flatten(flat)
     call.flat = ()
     if plan.needs_old:
+        # Not arguments of the function: compiled autograd cannot add their missing gradients. What derivatives
+        # go through is their own history, for which they are made here rather than in the forward.
         call.flat = tuple(_copy(value) if i in plan.dirty else None for i, value in enumerate(flat))
-        values += [tensor for old in call.flat for tensor in tensors_in(old)]
     if full:
         before = private.get_single_level()
         private.set_single_level(True)

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from opwright.errors import UnsupportedError, layout
-from opwright.frameworks.base import bridge, load
+from opwright.frameworks.base import bridge, load, of_flavour
 from opwright.frameworks.base import no_kernel
 from opwright.outputs import bad_output, check_aliases, not_same, same_objects
-from opwright.frameworks.torch import fake, numpy_kernel, private
+from opwright.frameworks.torch import fake, mutation, numpy_kernel, private
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
 from opwright.keys import DEFAULT, IMPLICIT
 from opwright.keys import key_of
@@ -28,11 +28,14 @@ Run = Callable[[tuple[Any, ...]], Any]
 """A kernel made ready: takes one value for each argument, returns what the schema says."""
 
 _OWN = ("torch", "array_api")
+_WRITABLE = ("cupy", "dlpack")  # their arrays of a tensor's memory can be written to
 _SEVERAL_DEVICES = torch.backends.cuda.is_built() or torch.xpu._is_compiled()  # noqa: SLF001
 
 
 def make_kernel(state: Lowered) -> Callable[..., Any]:
     """Return the kernel for every device."""
+    if state.mutated:
+        return _mutating_kernel(state)
     cache, total, only_positional = state.cache, state.total, not state.names
     flat_of, grad_enabled, set_grad = state.flat, torch.is_grad_enabled, private.set_grad
 
@@ -46,6 +49,24 @@ def make_kernel(state: Lowered) -> Callable[..., Any]:
             return run(flat)
         finally:
             set_grad(True)
+
+    return private.never_traced(kernel)  # type: ignore[no-any-return]
+
+
+def _mutating_kernel(state: Lowered) -> Callable[..., Any]:
+    """Return the kernel of an operator that mutates: it counts its runs, and what it may not write to raises."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        flat = state.flat(args, kwargs)
+        mutation.refuse_inference(state, flat)
+        run = state.cache.get("run") or runner_for(state, flat)
+        state.runs += 1
+        before = torch.is_grad_enabled()
+        private.set_grad(False)
+        try:
+            return run(flat)
+        finally:
+            private.set_grad(before)
 
     return private.never_traced(kernel)  # type: ignore[no-any-return]
 
@@ -147,9 +168,9 @@ def choice_coercions(state: Lowered) -> list[tuple[int, Callable[[Any], Any]]]:
 
 
 def _bridged_runner(state: Lowered, kernel: Kernel) -> Run:
-    """Return the runner of a kernel of JAX or CuPy: arrays go over by DLPack."""
+    """Return the runner of a kernel of another flavour: arrays go over by DLPack, of the same memory."""
     record = state.record
-    if record.schema.mutated:
+    if record.schema.mutated and kernel.flavour not in _WRITABLE:
         raise UnsupportedError(
             layout(
                 f"kernel of {record.qualname} has flavour {kernel.flavour} and mutates torch tensors",
@@ -160,7 +181,7 @@ def _bridged_runner(state: Lowered, kernel: Kernel) -> Run:
         )
     fn = bridge(kernel, load("torch"))
     check = output_check(state, kernel)
-    other = load(kernel.flavour)
+    other = of_flavour(kernel.flavour)
     convert = [
         (i, a.base, other.convert)
         for i, a in enumerate(record.schema.arguments)
@@ -171,9 +192,30 @@ def _bridged_runner(state: Lowered, kernel: Kernel) -> Run:
         values = [_detached(value) for value in flat]
         for index, kind, to_other in convert:
             values[index] = None if values[index] is None else to_other(kind, values[index])
-        return check(flat, state.apply(fn, tuple(values)))
+        out = state.apply(fn, tuple(values))
+        for index in state.mutated:
+            _write_back(flat[index], values[index])
+        return check(flat, _given_again(state, flat, values, out))
 
     return run
+
+
+def _given_again(state: Lowered, flat: tuple[Any, ...], values: list[Any], out: Any) -> Any:
+    """Return what a kernel returned with its mutated arguments as the caller's own tensors."""
+    if not state.mutated:
+        return out
+    if isinstance(out, list | tuple):
+        return tuple(_given_again(state, flat, values, one) for one in out)
+    return next((flat[index] for index in state.mutated if out is values[index]), out)
+
+
+def _write_back(value: Any, detached: Any) -> None:
+    """Copy into a tensor what was written, where the kernel had a copy: of a conjugated or negated one."""
+    if value.__class__ in (list, tuple):
+        for one, its in zip(value, detached, strict=True):
+            _write_back(one, its)
+    elif isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg()):
+        value.detach().copy_(detached)
 
 
 def _detached(value: Any) -> Any:

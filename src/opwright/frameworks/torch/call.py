@@ -82,19 +82,15 @@ class Call:
         dirty = self.plan.dirty
         if not dirty:
             return False
-        owners = self.nest(range(len(self.shapes) or self.total))
+        owners = self.nest(range(len(self.shapes)))
         return any(source == one or (one.__class__ is list and source in one) for one in map(owners.__getitem__, dirty))
-
-    @property
-    def total(self) -> int:
-        """How many flat values the arguments make, copies of mutated ones not counted."""
-        spread = sum(1 if length is None else length for length in self.lengths)
-        return int(self.plan.state.total) - len(self.lengths) + spread
 
     def spread_outputs(self, inputs: Sequence[Any], out: Any) -> list[Any]:
         """Return the outputs, lists spread out, then the new values that are outputs of their own."""
         plan = self.plan
-        outs = (out,) if plan.single else (out or ())
+        outs = [out] if plan.single else list(out or ())
+        for index, position in plan.returned.items():  # functorch returns it in another wrapper
+            outs[index] = inputs[position]
         spread: list[Any] = []
         self.outputs = []
         for value in (*outs, *(inputs[i] for i in plan.fresh)):

@@ -15,11 +15,12 @@ import torch
 from torch.library import Library
 
 from opwright.errors import DuplicateError, layout
-from opwright.frameworks.torch import autocast, autograd, backend, fake, foreign_keys, held, mutation, opaque, private, torch_dispatch, vmap
+from opwright.frameworks.torch import autocast, autograd, backend, fake, foreign_keys, held, mutation, opaque, private, torch_dispatch, triton, vmap
 from opwright.frameworks.torch.lowered import Lowered
 from opwright.keys import DEFAULT, IMPLICIT
 from opwright.overload import OpOverload
 from opwright.rules.autograd import AutogradRule
+from opwright.rules.decomposition import DecompositionRule
 
 _KEYSET = ("Autograd", "ADInplaceOrView")  # our kernels there get the dispatch key set
 
@@ -87,14 +88,18 @@ def _wanted(state: Lowered) -> dict[Any, Callable[[], Library]]:
     wanted: dict[Any, Callable[[], Library]] = {}
     if implicit is not None and implicit.enabled and implicit.flavour in ("torch", "array_api"):
         wanted[IMPLICIT] = lambda: _impl(state, IMPLICIT, _implicit_kernel(state))
-    explicit = not wanted or any(k.enabled and k.key != IMPLICIT and foreign_keys.is_backend(k) for k in record.kernels)
+    others = [k for k in record.kernels if k.key not in (IMPLICIT, "Meta")]
+    explicit = not wanted or any(k.enabled and foreign_keys.is_backend(k) for k in others)
     if explicit:
         wanted[DEFAULT] = lambda: _impl(state, DEFAULT, backend.make_kernel(state))
         wanted["fake"] = lambda: _install_fake(state)
-    if (explicit and not record.non_differentiable) or record.rule("autograd") or record.rule("jvp"):
-        wanted["Autograd"] = lambda: _impl(state, "Autograd", autograd.make_kernel(state))
+    if explicit or record.rule("autograd") or record.rule("jvp"):
+        make = autograd.make_constant_kernel if record.non_differentiable else autograd.make_kernel
+        wanted["Autograd"] = lambda: _impl(state, "Autograd", make(state))
     if explicit or record.rule("vmap"):
         wanted["FuncTorchBatched"] = lambda: _impl(state, "FuncTorchBatched", vmap.make_kernel(state))
+    else:  # torch decomposes its own operators there, and only those
+        wanted["FuncTorchBatched", IMPLICIT] = lambda: _impl(state, "FuncTorchBatched", _implicit_kernel(state))
     if state.mutated and explicit:
         wanted["ADInplaceOrView"] = lambda: _impl(state, "ADInplaceOrView", mutation.make_kernel(state))
     for rule in record.rules_of("autocast"):
@@ -104,12 +109,16 @@ def _wanted(state: Lowered) -> dict[Any, Callable[[], Library]]:
     for rule in record.rules_of("torch_dispatch"):
         cls: Any = rule.slot
         wanted[cls] = lambda cls=cls: torch_dispatch.install(state, cls)
+    body = record.rule("decomposition")
+    if isinstance(body, DecompositionRule) and private.functional_mode() not in wanted:
+        wanted["decomposition", body] = lambda: triton.install(state, body)
     return foreign_keys.with_authors(state, wanted)
 
 
 def _impl(state: Lowered, key: str, kernel: Callable[..., Any]) -> Library:
     library = Library(state.record.name.partition("::")[0], "IMPL")
-    library.impl(state.op_name, kernel, key, with_keyset=key in _KEYSET)
+    for one in held.concrete_keys(state.record.qualname, key):
+        library.impl(state.op_name, kernel, one, with_keyset=key in _KEYSET)
     return library
 
 

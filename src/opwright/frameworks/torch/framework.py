@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 
-from opwright.frameworks.base import Framework
-from opwright.frameworks.torch import define, fast, foreign, foreign_keys, slow
+from opwright.frameworks.base import Framework, Launching
+from opwright.frameworks.torch import define, fast, foreign, foreign_keys, meta, private, slow, triton
 from opwright.frameworks.torch.convert import from_numpy, to_numpy, to_torch
 from opwright.frameworks.torch.lowered import lowered_of
 from opwright.overload import OpOverload
+from opwright.rules.base import Rule
 
 
 class TorchFramework(Framework):
@@ -85,6 +87,20 @@ class TorchFramework(Framework):
 
     def from_dlpack(self, array: Any) -> Any:
         return torch.from_dlpack(array)
+
+    def stream_of(self, array: Any) -> tuple[int, int] | None:
+        device = array.device
+        return (device.index, private.cuda_stream(device.index)) if device.type == "cuda" else None
+
+    def on_stream(self, device: int, stream: int) -> AbstractContextManager[Any]:
+        external: AbstractContextManager[Any] = torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device))
+        return external
+
+    def launching(self) -> Launching:
+        return triton.launching()
+
+    def run_fake(self, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return meta.run_fake(rule, args, kwargs)
 
     def convert(self, kind: str, value: Any) -> Any:
         return to_torch(kind, value)

@@ -65,7 +65,7 @@ def checked(call: Call, rule: AutogradRule, returned: Any) -> list[Any]:
             flat.append(_one(schema, rule, argument.name, entry, shapes[len(flat)]))
         else:
             flat += _several(call, rule, argument, entry, len(flat))
-    return flat + [None] * (len(shapes) - len(flat))
+    return flat
 
 
 def _several(call: Call, rule: AutogradRule, argument: Argument, entry: Any, at: int) -> list[Any]:

@@ -81,20 +81,24 @@ def tangents_of_outputs(ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
     call = ctx._opwright  # noqa: SLF001
     plan = call.plan
     with private.forward_grad_on():
+        # Computed on copies of those that change in place below: what is saved of them must not change.
+        dirty = set(call.dirty_outputs.values())
+        given = tangents
+        tangents = tuple(t.clone() if n in dirty and t is not None else t for n, t in enumerate(given))
         if plan.jvp_rule is not None:
             found = _author(ctx, call, plan.jvp_rule, tangents)
         elif plan.rule is not None:
             found = _derived(ctx, call, plan.rule, tangents)
         else:
             raise missing_formula(plan.state, tangent=True)
-        return tuple(_in_place(call, i, tangent, tangents) for i, tangent in enumerate(found))
+        return tuple(_in_place(call, i, tangent, given) for i, tangent in enumerate(found))
 
 
 def _in_place(call: Call, index: int, tangent: Any, tangents: tuple[Any, ...]) -> Any:
     """Return an output's tangent; that of a mutated argument is its old one, changed in place."""
     source = call.dirty_outputs.get(index)
     old = None if source is None else tangents[source]
-    if old is None or old is tangent:
+    if old is None:
         return tangent
     try:
         return old.zero_() if tangent is None else old.copy_(tangent)

@@ -28,7 +28,7 @@ class Lowered:
     for each argument (None where there is none). ``cache`` holds what kernels derive from the record's
     present kernels and rules; a change empties it. ``opaque`` has the rules whose bodies run as operators of
     their own (``inner``), each with what stands in for it; ``backward_of`` is the rule that such an
-    operator runs. ``warned`` says whether the loop of vmap was warned of.
+    operator runs. ``runs`` counts those of an operator that mutates. ``warned`` says whether the loop of vmap was warned of.
     """
 
     __slots__ = (
@@ -36,6 +36,7 @@ class Lowered:
         "cache",
         "count",
         "defaults",
+        "fast",
         "fragment",
         "inner",
         "installed",
@@ -46,6 +47,7 @@ class Lowered:
         "op_name",
         "opaque",
         "record",
+        "runs",
         "slow",
         "tensors",
         "total",
@@ -69,8 +71,10 @@ class Lowered:
         self.cache: dict[Any, Any] = {}
         self.opaque: dict[Any, Any] = {}
         self.inner: list[Lowered] = []
+        self.fast: Any = None
         self.slow: Callable[..., Any] | None = None
         self.warned = False
+        self.runs = 0
         self.backward_of: Rule | None = None
 
     def flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

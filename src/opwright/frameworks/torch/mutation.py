@@ -29,13 +29,29 @@ def make_kernel(state: Lowered) -> Callable[..., Any]:
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         flat = state.flat(args, kwargs)
+        runs = state.runs
         with below():
             out = redispatch(keyset & after, *args, **kwargs)
+        if private.dispatch_mode_count() and state.runs == runs and private.replays_checkpoint():
+            raise _not_replayed(state)
         for index in state.mutated:
             increment(tensors_in(flat[index]))
         return out
 
     return private.never_traced(kernel)  # type: ignore[no-any-return]
+
+
+def _not_replayed(state: Lowered) -> UnsupportedError:
+    record = state.record
+    return UnsupportedError(
+        layout(
+            f"{record.qualname} mutates its arguments, and selective checkpointing was told to save its results: "
+            "on recomputation the mutation would be left out",
+            expected="a policy that recomputes it",
+            registered=record.source,
+            fix=f"return CheckpointPolicy.PREFER_RECOMPUTE for torch.ops.{record.name.replace('::', '.')}",
+        )
+    )
 
 
 def refuse_inference(state: Lowered, flat: Sequence[Any]) -> None:

@@ -45,7 +45,9 @@ def _generate(state: Lowered) -> Callable[..., Any]:
             body.append(f"if {is_instance}({name}, {names.add('Enum', Enum)}): {name} = {name}.value")
     if state.mutated:
         check = names.add("refuse_captured", lambda *values: mutation.refuse_captured(state, values))
-        body.append(f"if {names.add('functorch', private.functorch_active)}(): {check}({flat})")
+        compiling = names.add("compiling", torch.compiler.is_dynamo_compiling)  # folded: the rest is not traced
+        functorch = names.add("functorch", private.functorch_active)
+        body.append(f"if not {compiling}() and {functorch}(): {check}({flat})")
     if not body and not state.names:
         return state.native  # type: ignore[no-any-return]
     body.append(f"return {names.add('native', state.native)}({kernel_call(schema)})")

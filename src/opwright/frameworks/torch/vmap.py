@@ -21,6 +21,8 @@ from opwright.frameworks.torch.lowered import Lowered, tensors_in
 from opwright.rules.base import Rule
 from opwright.rules.vmap import VmapInfo
 
+_BATCHED = torch.DispatchKeySet(torch.DispatchKey.FuncTorchBatched)
+
 
 def make_kernel(state: Lowered) -> Callable[..., Any]:
     """Return the kernel for the dispatch key ``FuncTorchBatched``."""
@@ -33,7 +35,8 @@ def make_kernel(state: Lowered) -> Callable[..., Any]:
         level = interpreter.level()
         pairs = [_unwrap(value, level) for value in flat]
         values, dims = tuple(v for v, _ in pairs), tuple(d for _, d in pairs)
-        with interpreter.lower():
+        # Below this key each operation leaves the level by itself; to pop it here breaks nested ones.
+        with private.exclude_keys(_BATCHED):
             if all(_unbatched(dim) for dim in dims):
                 return state.call(flat)
             _require_batched(state, dims)
