@@ -144,7 +144,12 @@ BUILT_IN = (
         "jax",
         package="jax",
         module="opwright.frameworks.jax",
-        array_classes=(("jax", "Array"), ("jax.core", "Tracer")),
+        array_classes=(
+            ("jax", "Array"),
+            ("jax.core", "Tracer"),
+            ("jax.ref", "Ref"),
+            ("jax._src.literals", "TypedNdArray"),  # what jax.lax.stop_gradient makes of a NumPy array
+        ),
         annotations=(("jax", "Array", "jax"),),
         types=(("jax", "Device", "Device"),),
         constants=("numpy",),

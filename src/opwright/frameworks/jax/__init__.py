@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from opwright.frameworks.jax.call import export_target
 from opwright.frameworks.jax.framework import FRAMEWORK
 
-__all__ = ["FRAMEWORK"]
+__all__ = ["FRAMEWORK", "export_target"]

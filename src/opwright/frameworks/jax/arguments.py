@@ -159,7 +159,9 @@ class Splitter:
             return value
         if not isinstance(value, np.ndarray | np.generic):
             raise not_an_array(self.record, path, value)
-        if type(value) not in (np.ndarray, np.memmap) and isinstance(value, np.ndarray):
+        info = catalogue.framework_of_class(type(value))
+        own = type(value) in (np.ndarray, np.memmap) or isinstance(value, np.generic)
+        if not own and (info is None or info.name != "jax"):
             got, fix = f"a {class_name(value)}", f"pass numpy.asarray({path})"
             raise refused_array(
                 self.record, path, got, "a numpy.ndarray as a constant beside JAX's arrays", fix
@@ -242,6 +244,8 @@ def _output(record: OpOverload, index: int, leaf: Any, flavour: str, kernel: Ker
         return leaf
     info = catalogue.framework_of_class(type(leaf))
     if info is not None and not traced and flavour in info.flavours:
+        return leaf
+    if flavour == catalogue.DLPACK and hasattr(leaf, "__dlpack__"):
         return leaf
     if traced and isinstance(leaf, np.ndarray | np.generic):
         return jax.numpy.array(leaf)

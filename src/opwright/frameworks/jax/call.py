@@ -6,9 +6,10 @@ that a registration is never answered with a program that was made before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from opwright import registry
 from opwright.frameworks.base import load, no_kernel
 from opwright.frameworks.jax import autograd, fake, vmap
 from opwright.frameworks.jax.arguments import (
@@ -16,11 +17,13 @@ from opwright.frameworks.jax.arguments import (
     as_user_output,
     fill,
     like_arguments,
+    paths,
     structure_of,
     unflatten,
 )
 from opwright.frameworks.jax.avals import typed
-from opwright.frameworks.jax.callbacks import Compute, Plan
+from opwright.frameworks.jax.callbacks import Compute, Plan, not_exportable
+from opwright.frameworks.jax.ffi import Target, installed, register, text, value_of
 from opwright.frameworks.jax.kernels import apply, compute
 from opwright.frameworks.jax.primitive import Computation, default_device_type
 from opwright.frameworks.jax.tracing import naming
@@ -102,6 +105,10 @@ class Call(Computation):
             run = _named(record, kernel, run)
         return Plan(record.qualname, kernel.flavour, run, kernel.source, impure)
 
+    def target(self) -> Target | None:
+        written = text(self.template)
+        return None if written is None else Target(_target_name(self.record), written, _resolver(self.record))
+
     def _traced_kernel(self) -> Kernel | None:
         """Return a kernel that JAX can trace, whatever the device."""
         for device_type in (default_device_type(), "cpu", "cuda", "tpu"):
@@ -169,3 +176,55 @@ def _named(record: OpOverload, kernel: Kernel, run: Compute) -> Compute:
             return run(arrays, outs)
 
     return traced
+
+
+_targets: dict[str, list[OpOverload]] = {}
+"""Records by name, in the order in which they got a target: XLA may call them as long as the process lives."""
+
+
+def _target_name(record: OpOverload) -> str:
+    """Return the name of an operator's FFI target, the same in every process that defines it once."""
+    with registry.lock:
+        known = _targets.setdefault(record.key, [])
+        if not any(one is record for one in known):
+            known.append(record)
+        generation = next(index for index, one in enumerate(known, 1) if one is record)
+    name = f"opwright.{record.key.replace('::', '.')}"
+    return name if generation == 1 else f"{name}#{generation}"
+
+
+def _resolver(record: OpOverload) -> Callable[[str], tuple[Plan, int]]:
+    """Return the function from what a program says of a call to how it runs, and its number of inputs."""
+
+    def resolve(written: str) -> tuple[Plan, int]:
+        value = value_of(written)
+        looped = isinstance(value, list)  # a template is a tuple
+        call = Call(record, value_of(value[1]) if looped else value)
+        computation = vmap.Loop(call, value[0]) if looped else call
+        return computation.plan("cpu"), len(paths(record.schema, call.template))
+
+    return resolve
+
+
+def export_target(op: Any) -> str:
+    """Register an operator's FFI target in this process and return its name.
+
+    A program that ``jax.export`` keeps refers to host kernels by this name: allow it when exporting, with
+    ``jax.export.DisabledSafetyCheck.custom_call(name)``, and call this in the process that loads the program.
+
+    Parameters
+    ----------
+    op
+        An operator.
+
+    Raises
+    ------
+    UnsupportedError
+        If the extra ``tvm-ffi`` is not installed.
+    """
+    record = op._record
+    if not installed():
+        raise not_exportable(record.qualname)
+    name = _target_name(record)
+    register(name, _resolver(record))
+    return name

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from opwright import catalogue
 from opwright.errors import OutputError, UnsupportedError, layout
-from opwright.frameworks.base import of_flavour
+from opwright.frameworks.base import Framework, load, of_flavour
 from opwright.frameworks.jax.avals import canonical
 
 Compute = Callable[[Sequence[Any], Sequence[Any] | None], list[Any]]
@@ -197,19 +199,33 @@ def through_device_buffers(plan: Plan, shapes: Sequence[jax.ShapeDtypeStruct]) -
     """Return a traceable function that runs a CUDA kernel on XLA's buffers and XLA's stream."""
     from jax.experimental.buffer_callback import buffer_callback
 
-    other = of_flavour(plan.flavour)
+    other = carrier(plan.flavour)
 
     def callback(context: Any, outs: Sequence[Any], *arrays: Any) -> None:
         try:
-            with _stream(plan.flavour, context.stream):
+            with _stream(other.flavour, context.stream):
                 theirs = [other.from_dlpack(out) for out in outs]
                 results = plan.compute([other.from_dlpack(array) for array in arrays], theirs)
+                results = [own(other, result) for result in results]
                 fill(plan, theirs, results)
         except BaseException as error:
             raise failure(plan, error) from None
 
     call: Callable[..., Any] = buffer_callback(callback, list(shapes), has_side_effect=plan.impure)
     return call
+
+
+def carrier(flavour: str) -> Framework:
+    """Return the framework whose arrays a kernel on a GPU gets: any will do for one that takes DLPack."""
+    if flavour != catalogue.DLPACK:
+        return of_flavour(flavour)
+    return load("torch" if importlib.util.find_spec("torch") is not None else "cupy")
+
+
+def own(framework: Framework, array: Any) -> Any:
+    """Return a kernel's result as an array of the framework that carried its inputs."""
+    info = catalogue.framework_of_class(type(array))
+    return array if info is not None and info.name == framework.name else framework.from_dlpack(array)
 
 
 def _stream(flavour: str, stream: int) -> Any:

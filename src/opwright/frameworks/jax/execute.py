@@ -14,10 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from opwright.frameworks.base import of_flavour
 from opwright.frameworks.jax import private
 from opwright.frameworks.jax.avals import canonical
-from opwright.frameworks.jax.callbacks import Plan, on_numpy
+from opwright.frameworks.jax.callbacks import Plan, carrier, on_numpy
 
 _aval = lru_cache(4096)(jax.core.ShapedArray)
 
@@ -111,7 +110,7 @@ def run_on_host(plan: Plan, arrays: Sequence[Any], where: tuple[Any, bool]) -> l
 
 def run_on_device(plan: Plan, arrays: Sequence[Any]) -> list[Any]:
     """Call a CUDA kernel on concrete arrays and return JAX arrays."""
-    other = of_flavour(plan.flavour)
+    other = carrier(plan.flavour)
     results = plan.compute([other.from_dlpack(array) for array in arrays], None)
     outs = [jax.dlpack.from_dlpack(result) for result in results]
     check_numbers(plan, outs)

@@ -21,11 +21,11 @@ PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "tpu": "tpu"}
 """JAX's platforms, with their device types in torch's words."""
 
 
-def route(plan: Plan, device_type: str, dtypes: Sequence[Any]) -> str:
+def route(plan: Plan, device_type: str, dtypes: Sequence[Any], target: ffi.Target | None) -> str:
     """Return the name of the route that a plan takes for operands and outputs of these dtypes."""
     if plan.inline:
         return "inlined"
-    if device_type == "cpu" and ffi.usable(dtypes):
+    if device_type == "cpu" and target is not None and ffi.usable(dtypes):
         return "tvm-ffi"
     if device_type in ("cpu", "cuda") and callbacks.has_buffers():
         return "buffer_callback"
@@ -64,9 +64,9 @@ def traceable(
     if plan.inline:
         return _inlined(plan, outputs)
     shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in outputs]
-    chosen = route(plan, device_type, [aval.dtype for aval in (*operands, *outputs)])
+    chosen = route(plan, device_type, [aval.dtype for aval in (*operands, *outputs)], target)
     if chosen == "tvm-ffi" and target is not None:
-        return ffi.through_target(plan, target, shapes)
+        return ffi.through_target(target, plan.impure, shapes)
     if export:
         raise callbacks.not_exportable(plan.title)
     if device_type == "cuda":

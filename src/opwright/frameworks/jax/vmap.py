@@ -16,9 +16,11 @@ import jax
 import numpy as np
 
 from opwright.errors import OutputError, layout
+from opwright.frameworks.base import of_flavour
 from opwright.frameworks.jax.arguments import flatten_outputs
 from opwright.frameworks.jax.avals import is_live, no_tangent, shaped, without_axis
 from opwright.frameworks.jax.callbacks import Compute, Plan, fill
+from opwright.frameworks.jax.ffi import Target, text
 from opwright.frameworks.jax.primitive import Computation
 from opwright.overload import OpOverload
 from opwright.rules.base import Rule
@@ -138,6 +140,13 @@ class Loop(Computation):
         loop = self._vectorised(plan.compute) if plan.inline else self._one_by_one(plan)
         return Plan(plan.title, plan.flavour, loop, plan.source, plan.impure)
 
+    def target(self) -> Target | None:
+        inner = self.inner.target()
+        if inner is None:
+            return None
+        written = text([list(self.mapped), inner.call])
+        return None if written is None else Target(inner.name, written, inner.resolve)
+
     def _vectorised(self, compute: Compute) -> Compute:
         axes = [0 if one else None for one in self.mapped]
 
@@ -165,11 +174,7 @@ class Loop(Computation):
         """Return the stacked results of every element, for shapes that nothing tells beforehand."""
         size = self._size(arrays)
         if not size:
-            avals = [
-                jax.core.ShapedArray(tuple(a.shape), np.dtype(str(a.dtype).removeprefix("torch.")))
-                for a in arrays
-            ]
-            return [np.zeros(aval.shape, aval.dtype) for aval in self.abstract(avals)]
+            return self._empty(plan, arrays)
         rows = [plan.compute(self._row(arrays, i), None) for i in range(size)]
         columns = list(zip(*rows, strict=True))
         for column in columns:
@@ -180,6 +185,14 @@ class Loop(Computation):
             return [np.stack(column) for column in columns]
         xp = __import__(plan.flavour)
         return [xp.stack(column) for column in columns]
+
+    def _empty(self, plan: Plan, arrays: Sequence[Any]) -> list[Any]:
+        """Return the results of no element, whose shapes the fake tells."""
+        dtypes = [jax.numpy.dtype(str(array.dtype).removeprefix("torch.")) for array in arrays]
+        pairs = zip(arrays, dtypes, strict=True)
+        outs = self.abstract([jax.core.ShapedArray(tuple(array.shape), dtype) for array, dtype in pairs])
+        from_numpy = of_flavour(plan.flavour).from_numpy
+        return [from_numpy(np.zeros(out.shape, out.dtype)) for out in outs]
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         live = [is_live(tangent) for tangent in tangents]

@@ -1,0 +1,59 @@
+"""Operators of every kind under every transform: right, or refused for a stated reason; never silently wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from frameworks.jax.operators import KINDS
+from frameworks.jax.transforms import NEEDS, TRANSFORMS
+
+from opwright.errors import OpwrightError
+from opwright.frameworks.jax.vmap import NoVmapRuleWarning
+
+if importlib.util.find_spec("torch") is not None:
+    import frameworks.jax.torch_operators  # noqa: F401  (it adds its rows)
+
+CELLS = [(kind, transform) for kind in KINDS for transform in TRANSFORMS]
+_references = {}
+
+
+def arrays(kind):
+    return tuple(map(jnp.asarray, kind.args))
+
+
+def reference(kind, transform):
+    key = kind.name, transform
+    if key not in _references:
+        _references[key] = TRANSFORMS[transform](kind.ref, arrays(kind))
+    return _references[key]
+
+
+def same(got, expected):
+    got, expected = jax.tree.leaves(got), jax.tree.leaves(expected)
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(
+            np.asarray(one, np.complex128), np.asarray(other, np.complex128), rtol=2e-4, atol=2e-4
+        )
+
+
+@pytest.mark.parametrize(("kind", "transform"), CELLS, ids=[f"{k}-{t}" for k, t in CELLS])
+def test_cell(kind, transform):
+    row = KINDS[kind]
+    if transform in row.skips:
+        pytest.skip(row.skips[transform])
+    reason = row.refuses.get(transform) or row.refuses.get(NEEDS[transform])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoVmapRuleWarning)
+        if reason is not None:
+            with pytest.raises(OpwrightError, match=reason):
+                TRANSFORMS[transform](row.fn, arrays(row))
+            return
+        got = TRANSFORMS[transform](row.fn, arrays(row))
+    same(got, reference(row, transform))
