@@ -187,6 +187,8 @@ def add_kernel(
     fn, own = compiled_kernel(fn, record.schema)
     if not skips:
         require_signature(what, fn, [*leading, *positional], keyword_only)
+    if key == "Meta":
+        _require_not_implicit(record, what, source, "a kernel for meta tensors")
     chosen = flavour_of(fn, record, flavour or own, kernel=True) if _computes(key) else flavour or "torch"
     check_lives_on(what, chosen, key, source)
     if not allow_override:
@@ -226,6 +228,16 @@ def check_fake(record: OpOverload, source: str, *, allow_override: bool) -> None
         meta tensors.
     """
     what = f"fake rule of {record.qualname}"
+    _require_not_implicit(record, what, source, "a fake")
+    if not allow_override:
+        meta = record.kernel("Meta")
+        place = None if meta is None else meta.source
+        registry.check_override(what, place, source, allow_override=False)
+        check_held(record, what, "fake", source)
+
+
+def _require_not_implicit(record: OpOverload, what: str, source: str, thing: str) -> None:
+    """Raise where an operator is traced through, so that what it has for meta tensors would never run."""
     implicit = record.kernel(IMPLICIT)
     place = implicit.source if implicit else None
     if record.owner and place is None:
@@ -234,17 +246,12 @@ def check_fake(record: OpOverload, source: str, *, allow_override: bool) -> None
         raise RegistrationError(
             layout(
                 f"{what} was refused: the operator has a kernel for {IMPLICIT} and runs as what that calls, "
-                "so a fake would never run",
+                f"so {thing} would never run",
                 registered=place,
-                got=f"a fake at {source}",
+                got=f"{thing} at {source}",
                 fix="register fakes for the operators that it calls",
             )
         )
-    if not allow_override:
-        meta = record.kernel("Meta")
-        place = None if meta is None else meta.source
-        registry.check_override(what, place, source, allow_override=False)
-        check_held(record, what, "fake", source)
 
 
 def check_lives_on(what: str, flavour: str, key: str, source: str) -> None:

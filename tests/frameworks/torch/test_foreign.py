@@ -265,6 +265,27 @@ def test_row_75_a_fake_of_an_implicit_composite_is_refused(allow_override):
     assert "RegisterCompositeImplicitAutograd" in lines[2]
 
 
+def test_a_meta_kernel_of_an_implicit_composite_is_refused():
+    text = (
+        "kernel of aten::linear for Meta was refused: the operator has a kernel for CompositeImplicitAutograd"
+    )
+    with ow.Library("aten", "IMPL") as lib, pytest.raises(RegistrationError, match=text):
+        lib.impl("linear", torch.nn.functional.linear, "Meta")
+    assert find("aten::linear").kernels == ()
+
+
+def test_a_kernel_may_take_dispatch_keys_beside_numpy_arrays(held):
+    def kernel(keyset, x: np.ndarray, scale: float = 1.0) -> np.ndarray:
+        assert keyset.has(torch.DispatchKey.CPU)
+        assert type(x) is np.ndarray
+        return x + scale
+
+    with ow.Library("foreign", "IMPL") as lib:
+        lib.impl("square", kernel, "CPU", with_keyset=True)
+        assert held(torch.ones(1)) == 2
+    assert held(torch.ones(1)) == 1
+
+
 def _square_rules(target):
     def setup_context(ctx, inputs, output):
         x, ctx.scale = inputs

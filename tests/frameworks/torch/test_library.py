@@ -393,6 +393,20 @@ def test_a_formula_goes_before_what_an_implicit_composite_calls(lib, order):
         assert torch.allclose(op(x), x.sin())
 
 
+def test_a_meta_kernel_and_an_implicit_composite(lib):
+    lib.define("decomposed(Tensor x) -> Tensor")
+    meta = lib.impl("decomposed", lambda x: x.new_empty(1), "Meta")
+    lib.impl("decomposed", torch.sin)
+    x = torch.randn(2, requires_grad=True)
+    for op in (torch.ops.lib.decomposed, ow.ops.lib.decomposed):
+        (grad,) = torch.autograd.grad(op(x).sum(), x)
+        assert torch.allclose(grad, x.cos())
+        assert op(torch.empty(3, device="meta")).shape == (3,)
+    meta.destroy()
+    with pytest.raises(RuntimeError, match="kernel of lib::decomposed for Meta was refused"):
+        lib.impl("decomposed", lambda x: x.new_empty(1), "Meta")
+
+
 def test_newer_kernels_of_an_implicit_composite_replace_older_ones(lib):
     lib.define("renewed(Tensor x) -> Tensor")
     lib.impl("renewed", lambda x: x + 1)

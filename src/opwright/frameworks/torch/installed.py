@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from opwright.errors import RegistrationError, layout
 from opwright.frameworks.torch import backend, private
+from opwright.overload import Kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from opwright.frameworks.torch.lowered import Lowered
-    from opwright.overload import Kernel
 
 
 class Installed:
@@ -106,16 +107,14 @@ def kernel_at(state: Lowered, kernel: Kernel) -> Callable[..., Any]:
     def converted(*args: Any, **kwargs: Any) -> Any:
         return run(flat_of(args, kwargs))
 
+    def converted_with_keys(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        # Made for each call: the dispatch keys are part of what runs, and few kernels ask for them.
+        bound = Kernel(partial(fn, keyset), kernel.key, kernel.flavour, kernel.source)
+        return backend.kernel_runner(state, bound)(flat_of(args, kwargs))
+
     if kernel.flavour in ("torch", "array_api"):
         return private.never_traced(call)
     if kernel.with_keyset:
-        raise RegistrationError(
-            layout(
-                f"kernel of {state.record.qualname} for {kernel.key} takes torch's dispatch keys, "
-                f"and arrays of flavour {kernel.flavour}",
-                expected="tensors beside dispatch keys",
-                registered=kernel.source,
-            )
-        )
+        return private.never_traced(converted_with_keys)
     run = backend.kernel_runner(state, kernel)
     return private.never_traced(converted)
