@@ -70,8 +70,9 @@ def _stacked(call: Call, index: int, column: list[Any]) -> Any:
         if len(shapes) > 1:
             raise _uneven(record, index, " and ".join(map(str, shapes)))
         return call.xp.stack([call.xp.asarray(one) for one in column])
-    if any(one != first or type(one) is not type(first) for one in column):
-        raise _uneven(record, index, " and ".join(dict.fromkeys(map(repr, column))))
+    if any(type(one) is not type(first) or one != first for one in column):
+        texts = [str(tuple(one.shape)) if hasattr(one, "shape") else repr(one) for one in column]
+        raise _uneven(record, index, " and ".join(dict.fromkeys(texts)))
     return first
 
 
@@ -79,7 +80,7 @@ def _uneven(record: OpOverload, index: int, got: str) -> UnsupportedError:
     return UnsupportedError(
         layout(
             f"vmap of {record.qualname}: output {index} differs between the elements of the batch",
-            expected="arrays of one shape",
+            expected="one shape, length or value for all of them",
             got=got,
             fix="pad it inside the operator, or call the operator in a loop of your own",
         )

@@ -6,11 +6,14 @@ the batch, None for an output without.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from opwright.axes import is_axis
 from opwright.calls import describe, is_array, split
 from opwright.errors import OutputError, layout
+from opwright.outputs import is_one
+from opwright.schema import ListType, OptionalType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from opwright.overload import OpOverload
     from opwright.rules.base import Rule
     from opwright.rules.vmap import VmapInfo
+    from opwright.schema import Type
 
 
 def by_rule(call: Call, rule: Rule, axes: Sequence[Any], info: VmapInfo) -> tuple[list[Any], list[Any]]:
@@ -47,42 +51,52 @@ def by_rule(call: Call, rule: Rule, axes: Sequence[Any], info: VmapInfo) -> tupl
 
 
 def _outputs(record: OpOverload, rule: Rule, outputs: Any) -> list[Any]:
-    count = len(record.schema.returns)
-    if count == 0:
-        if outputs is not None and outputs != ():
-            raise _wrong(record, rule, "outputs", f"None: {record.schema}", _tuple_text(outputs))
+    """Return one entry for each return of the schema, a list for a list."""
+    schema = record.schema
+    if not schema.returns:
+        if outputs is not None and not (isinstance(outputs, tuple) and not outputs):
+            raise _wrong(record, rule, "outputs", f"None: {schema}", _tuple_text(outputs))
         return []
-    several = [outputs] if count == 1 and not record.schema.is_tuple else outputs
-    if not isinstance(several, list | tuple) or len(several) != count:
-        raise _wrong(
-            record, rule, "a wrong number of outputs", f"{count}: {record.schema}", _tuple_text(outputs)
-        )
-    return [list(one) if isinstance(one, tuple) else one for one in several]
+    several = [outputs] if is_one(record) else outputs
+    if not isinstance(several, list | tuple) or len(several) != len(schema.returns):
+        expected = f"{len(schema.returns)}: {schema}"
+        raise _wrong(record, rule, "a wrong number of outputs", expected, _tuple_text(outputs))
+    found: list[Any] = []
+    for index, (entry, output) in enumerate(zip(schema.returns, several, strict=True)):
+        if not isinstance(_inside(entry.type), ListType) or output is None:
+            found.append(output)
+        elif isinstance(output, list | tuple):
+            found.append(list(output))
+        else:
+            raise _wrong(record, rule, f"no list as output {index}", f"a list: {schema}", describe(output))
+    return found
+
+
+def _inside(type_: Type) -> Type:
+    return type_.element if isinstance(type_, OptionalType) else type_
 
 
 def _dims(record: OpOverload, rule: Rule, outputs: list[Any], dims: Any) -> list[Any]:
     """Return the out_dims of a rule, one for each output, a list for a list."""
-    bare = len(record.schema.returns) == 1 and not record.schema.is_tuple
-    if (
-        dims is None
-        or is_axis(dims)
-        or (bare and isinstance(outputs[0], list) and len(dims) == len(outputs[0]))
-    ):
+    if not isinstance(dims, list | tuple):
         several = [dims] * len(outputs)
+    elif is_one(record) and isinstance(outputs[0], list) and not (dims and isinstance(dims[0], list | tuple)):
+        several = [dims]
     else:
-        several = list(dims) if isinstance(dims, list | tuple) else [dims]
+        several = list(dims)
     if len(several) != len(outputs):
         raise _wrong(
             record, rule, "a wrong number of out_dims", f"{len(outputs)}, one for each output", repr(dims)
         )
     out: list[Any] = []
     for output, dim in zip(outputs, several, strict=True):
-        if isinstance(output, list) and not isinstance(dim, list | tuple):
-            out.append([dim] * len(output))
-        elif isinstance(output, list) and len(dim) != len(output):
+        if not isinstance(output, list):
+            out.append(dim)
+            continue
+        each = list(dim) if isinstance(dim, list | tuple) else [dim] * len(output)
+        if len(each) != len(output):
             raise _wrong(record, rule, "a wrong number of out_dims", f"{len(output)} for a list", repr(dims))
-        else:
-            out.append(list(dim) if isinstance(output, list) else dim)
+        out.append(each)
     return out
 
 
@@ -90,46 +104,59 @@ def _checked(
     call: Call, rule: Rule, outputs: list[Any], dims: list[Any], size: int
 ) -> tuple[list[Any], list[Any]]:
     """Return a rule's outputs and out_dims, or raise where an output has no such axis of the batch's size."""
-    record = call.record
+    found: list[Any] = []
+    for index, (entry, output, dim) in enumerate(zip(call.record.schema.returns, outputs, dims, strict=True)):
+        type_ = _inside(entry.type)
+        optional = isinstance(entry.type, OptionalType)
+        if isinstance(output, list) and isinstance(type_, ListType):
+            optional = isinstance(type_.element, OptionalType)
+            parts = enumerate(zip(output, dim, strict=True))
+            place = _Output(call, rule, "", getattr(type_.leaf(), "name", "") == "Tensor", optional)
+            found.append(
+                [replace(place, name=f"output {index}[{at}]").axis(*pair, size) for at, pair in parts]
+            )
+        else:
+            is_tensor = getattr(entry.type.leaf(), "name", "") == "Tensor"
+            found.append(_Output(call, rule, f"output {index}", is_tensor, optional).axis(output, dim, size))
+    return outputs, found
 
-    def one(output: Any, dim: Any, name: str) -> Any:
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """One output of a rule, for the check of its axis."""
+
+    call: Call
+    rule: Rule
+    name: str
+    is_tensor: bool
+    is_optional: bool
+
+    def axis(self, output: Any, dim: Any, size: int) -> int | None:
+        """Return the batch axis, not negative; None for an output without."""
+        record, rule, name = self.call.record, self.rule, self.name
         if dim is not None and not is_axis(dim):
+            what = f"something else than an axis as out_dim of {name}"
             raise _wrong(
-                record,
-                rule,
-                f"something else than an axis as out_dim of {name}",
-                "an int, or None for an output that is not batched",
-                describe(dim),
+                record, rule, what, "an int, or None for an output that is not batched", describe(dim)
             )
-        if output is None or dim is None:
+        if not self.is_tensor or (output is None and self.is_optional):
             return None
-        if not is_array(call, output):
-            raise _wrong(
-                record, rule, f"no array as {name}", f"an array of {call.framework.name}", describe(output)
-            )
-        count = output.ndim
+        if not is_array(self.call, output):
+            expected = f"an array of {self.call.framework.name}"
+            raise _wrong(record, rule, f"no array as {name}", expected, describe(output))
+        if dim is None:
+            return None
+        shape = tuple(output.shape)
+        count = len(shape)
         if not -count <= dim < count:
             expected = f"an axis of {name}, from {-count} to {count - 1}" if count else "None: it has no axis"
-            got = f"{dim} for shape {tuple(output.shape)}"
-            raise _wrong(record, rule, f"an impossible out_dim for {name}", expected, got)
-        if output.shape[dim] != size:
             raise _wrong(
-                record,
-                rule,
-                f"an out_dim for {name} that is not the batch's axis",
-                f"an axis of size {size}",
-                f"axis {dim} of shape {tuple(output.shape)}",
+                record, rule, f"an impossible out_dim for {name}", expected, f"{dim} for shape {shape}"
             )
-        return dim % count
-
-    found: list[Any] = []
-    for index, (output, dim) in enumerate(zip(outputs, dims, strict=True)):
-        if isinstance(output, list):
-            parts = enumerate(zip(output, dim, strict=True))
-            found.append([one(*pair, f"output {index}[{at}]") for at, pair in parts])
-        else:
-            found.append(one(output, dim, f"output {index}"))
-    return outputs, found
+        if shape[dim] != size:
+            what = f"an out_dim for {name} that is not the batch's axis"
+            raise _wrong(record, rule, what, f"an axis of size {size}", f"axis {dim} of shape {shape}")
+        return int(dim) % count
 
 
 def _tuple_text(value: Any) -> str:

@@ -223,8 +223,10 @@ class _Part:
         """Return the array with one batch axis for all levels; itself where it is not batched."""
         if not self.levels:
             return self.array
-        where = tuple(slice(None) if level in self.levels else None for level in range(len(sizes)))
-        spread = xp.broadcast_to(self.array[(*where, Ellipsis)], (*sizes, *self.rest))
+        spread = self.array
+        if len(self.levels) < len(sizes):
+            where = tuple(slice(None) if level in self.levels else None for level in range(len(sizes)))
+            spread = xp.broadcast_to(spread[(*where, Ellipsis)], (*sizes, *self.rest))
         return xp.reshape(spread, (math.prod(sizes), *self.rest))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from opwright import catalogue, modes, registry
+from opwright.arrays import class_name, refused_array
 from opwright.catalogue import ARRAY_API
 from opwright.dispatch import framework_of_call
 from opwright.dtypes import is_inexact
@@ -123,7 +124,7 @@ def bind(transform: str, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     if kind in framework.unsupported:
         raise UnsupportedError(
             layout(
-                f"opwright.{transform} cannot take arrays of {info.name}: {framework.unsupported[kind]}",
+                f"opwright.{transform} is not for {info.name} arrays: {framework.unsupported[kind]}",
                 got=record.qualname,
             )
         )
@@ -132,10 +133,15 @@ def bind(transform: str, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
             layout(f"{record.qualname} is an operator of {record.owner}, not for arrays of {info.name}")
         )
     pairs = zip(record.schema.arguments, values, strict=True)
-    arrays = [array for argument, value in pairs if argument.has_tensors for array in flat(value)]
-    if not arrays:
+    arguments = [(argument.name, value) for argument, value in pairs if argument.has_tensors]
+    found = [entry for argument in arguments for entry in named(*argument)]
+    if not found:
         raise ArgumentError(layout(f"opwright.{transform} of {record.qualname} was given no array"))
-    return Call(record, framework, array_namespace(*arrays), values, len(args))
+    for name, array in found:
+        if not framework.accepts(array):
+            plain = f"a plain array of {info.name}"
+            raise refused_array(record, name, class_name(array), plain, "take its plain array first")
+    return Call(record, framework, array_namespace(*(array for _, array in found)), values, len(args))
 
 
 def require_operator(transform: str, op: Any) -> OpOverload:

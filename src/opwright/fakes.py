@@ -102,7 +102,6 @@ _REFUSED = [
     "array",
     "array_ufunc",
     "array_function",
-    "jax_array",
     "dlpack",
 ]
 

@@ -119,7 +119,7 @@ def _of_argument(forward: Forward, argument: Argument, entry: Sequence[Any], kep
 def _checked(forward: Forward, name: str, value: Any, grad: Any) -> Any:
     if not is_array(forward.call, grad):
         expected = f"an array of {forward.call.framework.name}, or None"
-        raise _wrong(forward, "something else than a gradient", name, expected, describe(grad))
+        raise _wrong(forward, "something else than a gradient", name, expected, counted(grad))
     if tuple(grad.shape) != tuple(value.shape):
         raise _wrong(
             forward,

@@ -120,12 +120,8 @@ class Size:
         raise AttributeError(f"a size is frozen: {name!r} cannot be set")
 
     def __repr__(self) -> str:
-        def one(monomial: Monomial, factor: int) -> str:
-            names = "*".join(atom.text for atom in monomial)
-            return str(factor) if not names else names if factor == 1 else f"{factor}*{names}"
-
         order = sorted(self.terms.items(), key=lambda term: (-len(term[0]), [atom.text for atom in term[0]]))
-        return " + ".join(one(*term) for term in order).replace("+ -1*", "- ").replace("+ -", "- ")
+        return " + ".join(_term_text(*term) for term in order).replace("+ -", "- ")
 
     def __hash__(self) -> int:
         return hash(frozenset(self.terms.items()))
@@ -303,6 +299,15 @@ def bounds(size: Any) -> tuple[Bound, Bound]:
 
 def _times(a: Bound, b: Bound) -> Bound:
     return 0 if 0 in (a, b) else a * b  # an infinity times zero is none here
+
+
+def _term_text(monomial: Monomial, factor: int) -> str:
+    if not monomial:
+        return str(factor)
+    if factor == 1 and len(monomial) == 1:
+        return monomial[0].text
+    names = "*".join(_wrap(atom.text) for atom in monomial)
+    return names if factor == 1 else f"-{names}" if factor == -1 else f"{factor}*{names}"
 
 
 def _terms(value: Any) -> dict[Monomial, int] | None:

@@ -14,7 +14,7 @@ from opwright.errors import ArgumentError, FakeError, layout
 from opwright.fake_context import current_ctx
 from opwright.fakes import FakeArray, fake_of
 from opwright.faking import run_fake
-from opwright.frameworks.base import Framework, run_elsewhere
+from opwright.frameworks.base import Framework, Launching, run_elsewhere
 from opwright.scalars import coercion
 from opwright.sizes import Size
 
@@ -74,6 +74,18 @@ class FakeFramework(Framework):
             return modes.run_under(record, run, values, device_type_of=self.device_type, cast=self.cast)
 
         return call
+
+    def launching(self) -> Launching:
+        """Return what launches nothing: a fake of an operator may be a body that launches kernels."""
+        return Launching(
+            address="0",
+            dtype="{}.dtype",
+            device="-1",
+            is_plain=lambda cls: False,
+            current_device=lambda: -1,
+            current_stream=lambda device: 0,
+            launch=lambda launcher, grid, args, kwargs: None,
+        )
 
     def _array(self, record: OpOverload, name: str, value: Any) -> Any:
         if isinstance(value, list | tuple):

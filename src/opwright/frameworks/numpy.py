@@ -134,6 +134,10 @@ class NumPyFramework(Framework):
             return lambda *values: modes.run_for_subclass(record, call, values)
         return call
 
+    def accepts(self, array: Any) -> bool:
+        """Return whether it is a plain array, a scalar or a memmap."""
+        return _accept(array) is not None
+
     def cast(self, array: Any, dtype: str) -> Any:
         """Return a floating array as another dtype, any other as it is."""
         return array.astype(as_dtype(dtype), copy=False) if is_floating(array.dtype) else array

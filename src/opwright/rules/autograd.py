@@ -158,7 +158,7 @@ class Context:
     Parameters
     ----------
     needs_input_grad
-        For each positional argument whether its gradient is asked for; nested for lists.
+        For each argument in schema order whether its gradient is asked for; nested for lists.
     """
 
     def __init__(self, needs_input_grad: tuple[Any, ...]) -> None:
