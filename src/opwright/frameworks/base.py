@@ -140,6 +140,10 @@ class Framework(ABC):
         """Return this framework's own object for a dtype (``ScalarType``) or device (``Device``)."""
         return value
 
+    def accepts(self, array: Any) -> bool:
+        """Return whether operators take an array: they would lose what a subclass adds."""
+        return True
+
     def cast(self, array: Any, dtype: str) -> Any:
         """Return a floating array as another dtype (its standard name), any other as it is: autocast."""
         raise UnsupportedError(layout(f"opwright.autocast does not act on arrays of {self.name}"))
