@@ -1,4 +1,4 @@
-"""``custom_op``: behaviours 1 to 31 of torch.library that NumPy alone shows, and what is refused in which words."""
+"""``custom_op``: behaviours 1 to 34 as NumPy alone shows them, and what is refused in which words."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def test_the_function_may_be_given_at_once(ns):
     np.testing.assert_array_equal(op(X), X * 2)
 
 
-@pytest.mark.parametrize("names", [("x",), ["x"], {"x"}, {"x": 1}, iter(["x"]), (n for n in "x"), frozenset("x")])
+@pytest.mark.parametrize(
+    "names", [("x",), ["x"], {"x"}, {"x": 1}, iter(["x"]), (n for n in "x"), frozenset("x")]
+)
 def test_02_mutates_args_is_any_iterable_even_one_that_is_consumed(ns, names):
     op = ow.custom_op(f"{ns}::fill", fill, mutates_args=names)
     assert op.schema.signature == "(Tensor(a0!) x, Tensor y) -> ()"
@@ -106,7 +108,7 @@ def test_09_defaults_reach_the_kernel_as_written(ns):
     given = []
 
     @ow.custom_op(f"{ns}::f", mutates_args=())
-    def f(
+    def f(  # noqa: PLR0917  (what is under test)
         x: np.ndarray,
         a: int | None = None,
         b: float = 1.5,
@@ -123,7 +125,7 @@ def test_09_defaults_reach_the_kernel_as_written(ns):
     f(X)
     assert given == [(None, 1.5, True, 3, "s", np.dtype("float32"), [1, 2])] * 2
     assert f.schema.signature == (
-        "(Tensor x, SymInt? a=None, float b=1.5, bool c=True, SymInt d=3, str e=\"s\", ScalarType g=float32, "
+        '(Tensor x, SymInt? a=None, float b=1.5, bool c=True, SymInt d=3, str e="s", ScalarType g=float32, '
         "SymInt[] h=[1, 2]) -> Tensor"
     )
 
@@ -167,7 +169,10 @@ def test_11_an_unsupported_parameter_type_names_the_nearest(ns, annotation, show
 
 def test_12_a_schema_replaces_annotations(ns):
     op = ow.custom_op(
-        f"{ns}::f", lambda x, n: x.__iadd__(n) and None, mutates_args=("x",), schema="(Tensor(a!) x, int n) -> ()"
+        f"{ns}::f",
+        lambda x, n: x.__iadd__(n) and None,
+        mutates_args=("x",),
+        schema="(Tensor(a!) x, int n) -> ()",
     )
     assert op.schema.signature == "(Tensor(a!) x, int n) -> ()"
     assert op._record.flavour == "array_api"
@@ -200,7 +205,8 @@ def test_12_the_functions_parameters_must_be_the_schemas(ns):
     assert str(e.value) == (
         f"kernel of {ns}::f has another signature than the operator calls it with\n"
         "  expected: (x, *, k, n)\n"
-        "  got: (x: 'np.ndarray', k: 'float' = 2.0) -> 'np.ndarray' (got an unexpected keyword argument 'n')\n"
+        "  got: (x: 'np.ndarray', k: 'float' = 2.0) -> 'np.ndarray' "
+        "(got an unexpected keyword argument 'n')\n"
         f"  registered at: {source_of(scale)}"
     )
 
@@ -317,13 +323,15 @@ def test_19_the_body_is_for_the_devices_named(ns, device_types):
         (
             "CUDA:0",
             "'CUDA:0' is not a device type\n"
-            "  expected: one of cpu, cuda, hip, hpu, ipu, lazy, maia, meta, mps, mtia, privateuseone, ve, xla, xpu\n"
+            "  expected: one of cpu, cuda, hip, hpu, ipu, lazy, maia, meta, mps, mtia, privateuseone, ve, "
+            "xla, xpu\n"
             "  to fix: write 'cuda'",
         ),
         (
             "gpu",
             "'gpu' is not a device type\n"
-            "  expected: one of cpu, cuda, hip, hpu, ipu, lazy, maia, meta, mps, mtia, privateuseone, ve, xla, xpu",
+            "  expected: one of cpu, cuda, hip, hpu, ipu, lazy, maia, meta, mps, mtia, privateuseone, ve, "
+            "xla, xpu",
         ),
     ],
 )
@@ -344,7 +352,9 @@ def test_19_a_flavour_that_is_never_on_the_device(ns):
     )
 
 
-@pytest.mark.parametrize("tags", ["pointwise", ow.Tag.pointwise, ["pointwise"], (ow.Tag.pointwise, "pt2_compliant_tag")])
+@pytest.mark.parametrize(
+    "tags", ["pointwise", ow.Tag.pointwise, ["pointwise"], (ow.Tag.pointwise, "pt2_compliant_tag")]
+)
 def test_20_tags(ns, tags):
     op = ow.custom_op(f"{ns}::f", scale, mutates_args=(), tags=tags)
     assert op.tags == ("pointwise", "pt2_compliant_tag")
@@ -359,8 +369,16 @@ def test_20_without_tags(ns):
     ("tags", "kind", "text"),
     [
         ("fast", SchemaError, "'fast' is not a tag\n  expected: one of "),
-        (3, RegistrationTypeError, "a tag must be an opwright.Tag, a torch.Tag, or the name of one\n  got: 3"),
-        ([None], RegistrationTypeError, "a tag must be an opwright.Tag, a torch.Tag, or the name of one\n  got: None"),
+        (
+            3,
+            RegistrationTypeError,
+            "a tag must be an opwright.Tag, a torch.Tag, or the name of one\n  got: 3",
+        ),
+        (
+            [None],
+            RegistrationTypeError,
+            "a tag must be an opwright.Tag, a torch.Tag, or the name of one\n  got: None",
+        ),
     ],
 )
 @pytest.mark.parametrize("schema", [None, "(Tensor x, float k) -> Tensor"])
@@ -442,15 +460,21 @@ def test_27_28_30_rules_of_the_tags(ns, tag, fn, mutates):
 def test_31_a_manual_schema_is_held_to_the_same_rules(ns):
     with pytest.raises(ValueError, match=r"torch\.Tag\.inplace"):
         ow.custom_op(
-            f"{ns}::f", inplace, mutates_args=("x",), tags="inplace", schema="(Tensor(a!) x, float k) -> Tensor"
+            f"{ns}::f",
+            inplace,
+            mutates_args=("x",),
+            tags="inplace",
+            schema="(Tensor(a!) x, float k) -> Tensor",
         )
     with pytest.raises(ValueError, match=r"torch\.Tag\.out"):
-        ow.custom_op(f"{ns}::f", out, mutates_args=("to",), tags="out", schema="(Tensor x, *, Tensor(a!) to) -> Tensor")
+        ow.custom_op(
+            f"{ns}::f", out, mutates_args=("to",), tags="out", schema="(Tensor x, *, Tensor(a!) to) -> Tensor"
+        )
 
 
 def test_32_an_own_fake_is_warned_of(ns):
     op = ow.custom_op(f"{ns}::f", inplace, mutates_args=("x",), tags="inplace")
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="has a fake by its Tag") as caught:
         op.register_fake(lambda x, k: x)
     assert [str(w.message) for w in caught] == [
         f"{ns}::f has a fake by its Tag.inplace; the one that is registered now covers it"
@@ -495,7 +519,9 @@ def test_34_no_gradient_for_an_out_operator(ns):
         (
             "ns::a b",
             RegistrationValueError,
-            "'ns::a b': the name 'a b' is not an identifier (ASCII letters, digits and _, not starting with a digit)\n"
+            "'ns::a b': the name 'a b' is not an identifier (ASCII letters, digits and _, "
+            "not starting with a "
+            "digit)\n"
             "  expected: namespace::name or namespace::name.overload of Python identifiers",
         ),
         (

@@ -166,7 +166,10 @@ def test_54_an_unknown_type_lists_the_valid_ones(ns, types):
 
 @pytest.mark.parametrize(
     ("types", "text"),
-    [(3, "types must be a name or several\n  got: 3"), ((), "types is empty, so there is nothing to register for")],
+    [
+        (3, "types must be a name or several\n  got: 3"),
+        ((), "types is empty, so there is nothing to register for"),
+    ],
 )
 def test_54_no_types(ns, types, text):
     with pytest.raises(RegistrationError) as e:

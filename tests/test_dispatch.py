@@ -158,7 +158,7 @@ def test_arrays_of_two_frameworks_are_named(ns):
     ],
 )
 @pytest.mark.parametrize("place", [0, 1])
-def test_what_is_no_array_is_refused_in_the_same_words_cold_and_warm(add, ns, warm, value, got, place):
+def test_what_is_no_array_is_refused_in_the_same_words_cold_and_warm(add, ns, *, warm, value, got, place):
     if warm:
         for _ in range(5):
             add(X, X)
@@ -178,7 +178,9 @@ def test_what_is_no_array_is_refused_in_the_same_words_cold_and_warm(add, ns, wa
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_what_is_no_list_of_arrays_is_refused(ns, warm):
-    @ow.custom_op(f"{ns}::f", mutates_args=(), schema="(Tensor[2] xs, Tensor?[] ys) -> Tensor", flavour="numpy")
+    @ow.custom_op(
+        f"{ns}::f", mutates_args=(), schema="(Tensor[2] xs, Tensor?[] ys) -> Tensor", flavour="numpy"
+    )
     def f(xs, ys):
         return xs[0] + xs[1]
 
@@ -261,7 +263,10 @@ def test_a_dtype_object_decides(ns):
         return np.zeros(n, dtype)
 
     make = ow.custom_op(
-        f"{ns}::make", body, mutates_args=(), schema="(int n, ScalarType? dtype=None, Device device='cpu') -> Tensor"
+        f"{ns}::make",
+        body,
+        mutates_args=(),
+        schema="(int n, ScalarType? dtype=None, Device device='cpu') -> Tensor",
     )
     for _ in range(5):
         assert make(3, np.dtype("int8")).dtype == np.int8
@@ -375,7 +380,9 @@ def test_a_definition_that_one_framework_refuses_is_taken_from_the_others(ns, ti
         raise ValueError("no room")
 
     monkeypatch.setattr(tiny.framework, "attach", refuse)
-    monkeypatch.setattr(type(base.load("numpy")), "changed", lambda self, event, record, item: order.append(event))
+    monkeypatch.setattr(
+        type(base.load("numpy")), "changed", lambda self, event, record, item: order.append(event)
+    )
     with pytest.raises(ValueError, match="no room"):
         ow.custom_op(f"{ns}::f", lambda x: x, mutates_args=(), schema="(Tensor x) -> Tensor")
     assert order == ["refused", "undefine"]

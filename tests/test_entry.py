@@ -63,7 +63,11 @@ def test_a_parameter_may_have_any_name(ns, name):
             " -> (Tensor, Tensor)"
         )
         given = []
-        text = f"def kernel(xs, k, n, *, {name}, z, t):\n    given.append((k, n, {name}, z, t))\n    return xs[0] + 1, xs[0]*2"
+        text = (
+            f"def kernel(xs, k, n, *, {name}, z, t):\n"
+            f"    given.append((k, n, {name}, z, t))\n"
+            "    return xs[0] + 1, xs[0] * 2"
+        )
         scope = {"given": given}
         exec(text, scope)
         lib.impl("f", scope["kernel"], "CPU")

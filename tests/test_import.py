@@ -1,4 +1,4 @@
-"""Invariant 1: importing Opwright imports the standard library only, and no framework is imported for the user.
+"""Invariant 1: the import is of the standard library only, and no framework is imported for the user.
 
 Everything is asked of fresh processes; one test shows that the test can fail.
 """
@@ -11,7 +11,17 @@ import sys
 
 import pytest
 
-ARRAY_LIBRARIES = {"array_api_compat", "cupy", "jax", "jaxlib", "ml_dtypes", "numpy", "scipy", "torch", "triton"}
+ARRAY_LIBRARIES = {
+    "array_api_compat",
+    "cupy",
+    "jax",
+    "jaxlib",
+    "ml_dtypes",
+    "numpy",
+    "scipy",
+    "torch",
+    "triton",
+}
 
 ASK = """
 import json, sys
@@ -31,7 +41,9 @@ def _foreign(modules):
     ours = {"opwright", "__main__", "__mp_main__", "sitecustomize", "usercustomize"}
     # What site-packages' .pth files load in every process is not ours.
     bare = {name.partition(".")[0] for name in _modules("")}
-    return {name for name in tops - sys.stdlib_module_names - ours - bare if not name.startswith("__editable__")}
+    return {
+        name for name in tops - sys.stdlib_module_names - ours - bare if not name.startswith("__editable__")
+    }
 
 
 def test_the_test_can_fail():
@@ -49,8 +61,8 @@ def test_import_is_lazy():
 
 ENGINE = """
 import opwright as ow
-for name in ("ops", "custom_op", "Library", "define", "impl", "register_kernel", "register_fake", "get_kernel",
-             "Tag", "infer_schema", "Handle", "Operator", "OperatorPacket", "Array", "errors"):
+for name in ("ops", "custom_op", "Library", "define", "impl", "register_kernel", "register_fake",
+             "get_kernel", "Tag", "infer_schema", "Handle", "Operator", "OperatorPacket", "Array", "errors"):
     getattr(ow, name)
 """
 
@@ -59,7 +71,9 @@ def test_the_whole_engine_is_the_standard_library_only():
     assert _foreign(_modules(ENGINE)) == set()
 
 
-DEFINE = ENGINE + """
+DEFINE = (
+    ENGINE
+    + """
 @ow.custom_op("t::f", mutates_args=())
 def f(x: ow.Array, k: float = 1.0) -> ow.Array:
     return x
@@ -73,6 +87,7 @@ lib = ow.Library("t", "FRAGMENT")
 lib.define("g(Tensor x) -> Tensor")
 lib.impl("g", lambda x: x, "CPU")
 """
+)
 
 
 def test_definitions_and_rules_import_no_framework():

@@ -39,7 +39,10 @@ def _packet(ns, name="f"):
 def test_48_an_unknown_kind(ns, kind):
     with pytest.raises(RegistrationValueError) as e:
         ow.Library(ns, kind)
-    assert str(e.value) == f"Library('{ns}', {kind!r}): unsupported kind\n  expected: 'DEF', 'FRAGMENT' or 'IMPL'"
+    assert (
+        str(e.value)
+        == f"Library('{ns}', {kind!r}): unsupported kind\n  expected: 'DEF', 'FRAGMENT' or 'IMPL'"
+    )
 
 
 @pytest.mark.parametrize("kind", ["DEF", "FRAGMENT"])
@@ -71,7 +74,14 @@ def test_49_a_second_def_names_both_lines(ns):
 
 
 def test_49_from_a_command_line():
-    text = "import opwright as ow\na = ow.Library('n', 'DEF')\ntry:\n    ow.Library('n', 'DEF')\nexcept RuntimeError as e:\n    print(e)"
+    text = (
+        "import opwright as ow\n"
+        "a = ow.Library('n', 'DEF')\n"
+        "try:\n"
+        "    ow.Library('n', 'DEF')\n"
+        "except RuntimeError as e:\n"
+        "    print(e)"
+    )
     out = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout
     assert "got: a second one at <string>:4\n  registered at: <string>:2\n" in out
 
@@ -102,9 +112,9 @@ def test_51_define_makes_the_operator(ns):
 
 
 def test_51_an_overload_named_default_is_the_unnamed_one(ns):
-    with ow.Library(ns, "DEF") as lib:
-        with pytest.raises(SchemaError, match="an overload name other than 'default'"):
-            lib.define("f.default(Tensor x) -> Tensor")
+    text = "an overload name other than 'default'"
+    with ow.Library(ns, "DEF") as lib, pytest.raises(SchemaError, match=text):
+        lib.define("f.default(Tensor x) -> Tensor")
 
 
 @pytest.mark.parametrize(("type_", "hint"), [("int64_t", "int"), ("double", "float"), ("Tensorr", None)])
@@ -134,7 +144,9 @@ def test_a_schema_of_another_namespace(ns):
 def test_a_schema_that_is_no_text(ns):
     with ow.Library(ns, "FRAGMENT") as lib, pytest.raises(RegistrationTypeError) as e:
         lib.define(3)
-    assert str(e.value) == f"<Library FRAGMENT {ns}>.define: the schema must be a string\n  got: 3 of type int"
+    assert (
+        str(e.value) == f"<Library FRAGMENT {ns}>.define: the schema must be a string\n  got: 3 of type int"
+    )
 
 
 def test_an_impl_library_cannot_define(ns):
@@ -230,7 +242,9 @@ def test_55_a_kernel_that_is_no_function(ns, fn):
     with ow.Library(ns, "FRAGMENT") as lib:
         with pytest.raises(TypeError) as e:
             lib.impl("f", fn, "CPU")
-        assert str(e.value) == f"the kernel of f must be a function\n  got: {fn!r} of type {type(fn).__name__}"
+        assert (
+            str(e.value) == f"the kernel of f must be a function\n  got: {fn!r} of type {type(fn).__name__}"
+        )
         assert f"{ns}::f.default" not in registry.pending
 
 
@@ -245,7 +259,10 @@ def test_55_what_is_no_operator(ns):
 
 
 def test_an_unknown_key(ns):
-    with ow.Library(ns, "IMPL") as lib, pytest.raises(RegistrationError, match="'gpu' is neither a device type nor a"):
+    with (
+        ow.Library(ns, "IMPL") as lib,
+        pytest.raises(RegistrationError, match="'gpu' is neither a device type nor a"),
+    ):
         lib.impl("f", lambda x: x, "gpu")
 
 
@@ -316,7 +333,9 @@ def test_57_no_override(ns):
         lib.impl("f", second, "CUDA", allow_override=False)
 
 
-@pytest.mark.parametrize("schema", ["(ScalarType[] d)", "(Layout[] d)", "(MemoryFormat[] d)", "(int[] d)", "(bool[2] d)"])
+@pytest.mark.parametrize(
+    "schema", ["(ScalarType[] d)", "(Layout[] d)", "(MemoryFormat[] d)", "(int[] d)", "(bool[2] d)"]
+)
 def test_61_kernels_get_lists(ns, schema):
     given = []
     with ow.Library(ns, "FRAGMENT") as lib:
@@ -385,7 +404,11 @@ def test_60_142_operators_of_a_library_that_is_gone(ns, end):
     else:
         getattr(lib, end)()
         place = _here(-1)
-    for use in (lambda: f(X), lambda: f.register_vmap(lambda *a: None), lambda: f.register_kernel("cpu", len)):
+    for use in (
+        lambda: f(X),
+        lambda: f.register_vmap(lambda *a: None),
+        lambda: f.register_kernel("cpu", len),
+    ):
         with pytest.raises(StaleError) as e:
             use()
         assert str(e.value) == (
@@ -393,13 +416,13 @@ def test_60_142_operators_of_a_library_that_is_gone(ns, end):
             f"  registered at: {line}\n"
             f"  to fix: take the operator anew, from opwright.ops.{ns}.f or its module"
         )
-    with pytest.raises(AttributeError, match=f"no operator {ns}::f is defined; import the module that defines it"):
+    with pytest.raises(
+        AttributeError, match=f"no operator {ns}::f is defined; import the module that defines it"
+    ):
         getattr(ow.ops, ns).f
     with pytest.raises(StaleError) as e:
         packet(X)
-    assert str(e.value) == (
-        f"operator {ns}::f was unregistered\n  to fix: import the module that defines it"
-    )
+    assert str(e.value) == (f"operator {ns}::f was unregistered\n  to fix: import the module that defines it")
     with pytest.raises(AttributeError, match=f"operator {ns}::f has no overload 'default'"):
         packet.default
     assert repr(packet) == f"<OperatorPacket {ns}::f ()>"
@@ -502,6 +525,8 @@ def test_63_a_fallback_needs_a_key(ns):
         with pytest.raises(RegistrationError) as e:
             lib.fallback(lambda op, x: x)
         assert str(e.value) == f"<Library IMPL {ns}>.fallback needs a dispatch key\n  expected: such as 'CPU'"
-        with pytest.raises(RegistrationTypeError, match="a fallback must be a function\n  got: 3 of type int"):
+        with pytest.raises(
+            RegistrationTypeError, match="a fallback must be a function\n  got: 3 of type int"
+        ):
             lib.fallback(3, "CPU")
     assert registry.fallbacks == {}

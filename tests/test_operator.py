@@ -137,7 +137,13 @@ def test_methods_register_on_it(op):
         "samples",
         "autocast",
     ]
-    for kind, fn in [("fake", fake), ("autograd", backward), ("jvp", jvp), ("vmap", vmap), ("samples", samples)]:
+    for kind, fn in [
+        ("fake", fake),
+        ("autograd", backward),
+        ("jvp", jvp),
+        ("vmap", vmap),
+        ("samples", samples),
+    ]:
         assert record.rule(kind).fn is fn.__wrapped__  # without parentheses a decorator gives the handle
         assert isinstance(fn, ow.Handle)
 
@@ -174,7 +180,7 @@ def test_the_module_of_the_caller():
     assert module_of_caller() == __name__
 
 
-TYPED = '''
+TYPED = """
 from typing import assert_type
 
 import numpy as np
@@ -206,7 +212,7 @@ def _(x: np.ndarray, k: float) -> np.ndarray:
 scale("text")
 scale(np.ones(1), 2.0, 3.0)
 made(np.ones(1))
-'''
+"""
 
 
 @pytest.mark.slow
@@ -217,4 +223,6 @@ def test_a_type_checker_keeps_the_parameters(tmp_path):
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context"]
     done = subprocess.run([*command, str(path)], capture_output=True, text=True, cwd=tmp_path, check=False)
     errors = [line for line in done.stdout.splitlines() if ": error: " in line]
-    assert [line.rpartition("  ")[2] for line in errors] == ["[arg-type]", "[call-arg]", "[call-arg]"], done.stdout
+    assert [line.rpartition("  ")[2] for line in errors] == ["[arg-type]", "[call-arg]", "[call-arg]"], (
+        done.stdout
+    )

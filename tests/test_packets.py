@@ -59,10 +59,12 @@ def test_no_overload_says_why_not_each(packet, ns):
         "  got: \n"
         f"    {ns}::f(Tensor x, int k) -> str: {ns}::f: argument k must be a number\n"
         f"    {ns}::f.float(Tensor x, float k) -> str: {ns}::f.float: argument k must be a number\n"
-        f"    {ns}::f.text(Tensor x, str k='s', *, int n=1) -> str: {ns}::f.text: argument k must be a string\n"
+        f"    {ns}::f.text(Tensor x, str k='s', *, int n=1) -> str: {ns}::f.text: "
+        "argument k must be a string\n"
         f"    {ns}::f.two(Tensor x, Tensor k) -> str: {ns}::f.two: argument k must be an array\n"
         f"    {ns}::f.many(Tensor[] x) -> str: f() takes 1 positional argument but 2 were given\n"
-        f"    {ns}::f.none(Tensor? x, bool[2] k, int[] m) -> str: f() missing 1 required positional argument: 'm'"
+        f"    {ns}::f.none(Tensor? x, bool[2] k, int[] m) -> str: f() missing 1 "
+        "required positional argument: 'm'"
     )
 
 

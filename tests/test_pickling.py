@@ -66,7 +66,9 @@ def test_in_another_process_its_module_is_imported(module, tmp_path, name):
         "assert 'pickled_operators' in sys.modules\n"
         "print(op(np.ones(2)).tolist())"
     )
-    out = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert out.stdout == "[2.0, 2.0]\n"
 
 

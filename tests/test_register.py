@@ -1,4 +1,4 @@
-"""Every ``register_*`` by name, operator, packet and overload, as a decorator and as a call. Behaviours 68 to 71, 92."""
+"""Every ``register_*`` by every target, as a decorator and as a call. Behaviours 68 to 71, 92 and 97."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KINDS = {
     "register_jvp": ((), lambda ctx, dx, dk, dn: dx, {"setup_context": setup_context}, "jvp"),
     "register_vmap": ((), lambda info, in_dims, x, k, *, n: (x, 0), {}, "vmap"),
     "register_torch_dispatch": ((int,), lambda mode, func, types, args, kwargs: None, {}, "torch_dispatch"),
-    "register_samples": ((), lambda: [], {}, "samples"),
+    "register_samples": ((), list, {}, "samples"),
 }
 
 
@@ -94,10 +94,18 @@ def test_the_flavour_is_read_from_annotations(op):
 
 @pytest.mark.parametrize(
     ("definition", "expected"),
-    [("numpy", "array_api"), ("array_api", "array_api"), ("torch", "torch"), ("jax", "jax"), ("cupy", "cupy")],
+    [
+        ("numpy", "array_api"),
+        ("array_api", "array_api"),
+        ("torch", "torch"),
+        ("jax", "jax"),
+        ("cupy", "cupy"),
+    ],
 )
 def test_rules_take_the_definitions_flavour_except_numpy(ns, definition, expected):
-    op = ow.custom_op(f"{ns}::f", lambda x: x, mutates_args=(), schema="(Tensor x) -> Tensor", flavour=definition)
+    op = ow.custom_op(
+        f"{ns}::f", lambda x: x, mutates_args=(), schema="(Tensor x) -> Tensor", flavour=definition
+    )
     op.register_fake(lambda x: x)
     assert op._record.rule("fake").flavour == expected
 
@@ -194,8 +202,18 @@ def test_what_is_no_function(op, name, fn):
 @pytest.mark.parametrize(
     ("device_type", "dtype", "kind", "text"),
     [
-        ("cuda", "int8", RegistrationValueError, "cast_inputs must be a floating dtype\n  expected: float16, "),
-        (None, "float16", RegistrationTypeError, "device_type must be a string such as 'cuda'\n  got: NoneType"),
+        (
+            "cuda",
+            "int8",
+            RegistrationValueError,
+            "cast_inputs must be a floating dtype\n  expected: float16, ",
+        ),
+        (
+            None,
+            "float16",
+            RegistrationTypeError,
+            "device_type must be a string such as 'cuda'\n  got: NoneType",
+        ),
         ("gpu", "float16", RegistrationError, "'gpu' is not a device type"),
     ],
 )
@@ -240,9 +258,11 @@ def test_70_operators_of_a_library(ns):
 
 
 def test_impl_abstract_is_deprecated(op):
-    with pytest.warns(DeprecationWarning) as caught:
+    with pytest.warns(DeprecationWarning, match="impl_abstract") as caught:
         ow.impl_abstract(op, kernel)
-    assert [str(w.message) for w in caught] == ["opwright.impl_abstract is deprecated; use opwright.register_fake"]
+    assert [str(w.message) for w in caught] == [
+        "opwright.impl_abstract is deprecated; use opwright.register_fake"
+    ]
     assert caught[0].filename == __file__
     assert op._record.rule("fake").fn is kernel
 

@@ -1,4 +1,4 @@
-"""Commits that change all or nothing, handles that undo them in any order, one duplicate policy, and what waits."""
+"""Commits that change all or nothing, handles that undo them in any order, duplicates, and what waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 import opwright as ow
 from opwright import registry
-from opwright.errors import DuplicateError, RegistrationError, RegistrationTypeError, StaleError
+from opwright.errors import DuplicateError, RegistrationError, StaleError
 from opwright.registry import Handle, OverrideWarning, PendingWarning
 from opwright.source import source_of
 
@@ -201,7 +201,9 @@ def test_run_all_runs_all_and_raises_the_first():
         raise ValueError(word)
 
     with pytest.raises(ValueError, match="one") as e:
-        registry.run_all([lambda: fail("one"), lambda: done.append(1), lambda: fail("two"), lambda: done.append(2)])
+        registry.run_all(
+            [lambda: fail("one"), lambda: done.append(1), lambda: fail("two"), lambda: done.append(2)]
+        )
     assert done == [1, 2]
     assert e.value.__notes__ == ["then, while undoing the rest: ValueError: two"]
 
@@ -258,7 +260,8 @@ def test_another_source_file_is_warned_of_with_both_lines(f, ns):
     with pytest.warns(OverrideWarning) as caught:
         handle = f.register_kernel("cpu", other)
     assert [str(w.message) for w in caught] == [
-        f"kernel of {ns}::f for CPU registered at {_line(mine)} is replaced by the one at /elsewhere/plugin.py:3"
+        f"kernel of {ns}::f for CPU registered at {_line(mine)} "
+        "is replaced by the one at /elsewhere/plugin.py:3"
     ]
     assert caught[0].filename == __file__  # the caller's own line
     handle.destroy()
@@ -267,14 +270,16 @@ def test_another_source_file_is_warned_of_with_both_lines(f, ns):
 
 def test_a_definition_from_another_source_file_is_warned_of(f, ns):
     with pytest.warns(OverrideWarning) as caught:
-        _elsewhere(f"@ow.custom_op('{ns}::f', mutates_args=())\ndef f(x: np.ndarray) -> np.ndarray:\n    return x")
+        _elsewhere(
+            f"@ow.custom_op('{ns}::f', mutates_args=())\ndef f(x: np.ndarray) -> np.ndarray:\n    return x"
+        )
     first = _line(f)
     assert str(caught[0].message) == (
         f"operator {ns}::f registered at {first} is replaced by the one at /elsewhere/plugin.py:1"
     )
 
 
-@pytest.mark.parametrize("file", ["/tmp/ipykernel_9/{}.py", "<ipython-input-{}-abc>", "<stdin>"])
+@pytest.mark.parametrize("file", ["/var/run/ipykernel_9/{}.py", "<ipython-input-{}-abc>", "<stdin>"])
 def test_cells_of_a_notebook_are_one_file(ns, file):
     text = f"@ow.custom_op('{ns}::f', mutates_args=())\ndef f(x: np.ndarray) -> np.ndarray:\n    return x"
     with warnings.catch_warnings():
@@ -451,7 +456,8 @@ def test_what_does_not_fit_is_dropped_with_a_warning(ns):
             return x * k
 
     assert [str(w.message) for w in caught] == [
-        f"kernel for CPU of {ns}::f registered at {_line(bad)} was dropped: kernel of {ns}::f for CPU has another "
+        f"kernel for CPU of {ns}::f registered at {_line(bad)} was dropped: kernel of {ns}::f for CPU "
+        "has another "
         "signature than the operator calls it with\n"
         "  expected: (x, k)\n"
         "  got: (x) (too many positional arguments)\n"
@@ -478,7 +484,7 @@ def test_a_definition_that_fails_leaves_what_waits_waiting(ns, listener):
 
 
 def test_fallbacks_cover_each_other_and_come_back(ns):
-    made = [lambda op, *args: n for n in range(3)]
+    made = [lambda op, *args, n=n: n for n in range(3)]
     with ow.Library(ns, "FRAGMENT") as lib, ow.Library("_", "IMPL") as all_of_them:
         lib.define("f(Tensor x) -> Tensor")
         record = registry.records[f"{ns}::f.default"]

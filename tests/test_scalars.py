@@ -29,7 +29,7 @@ class Mode(enum.IntEnum):
 
 @pytest.fixture
 def take(ns):
-    """Return what a kernel gets for one argument: of the cold call, then of the warm one, which must agree."""
+    """Return what a kernel gets for one argument, cold, warm and alone, which must agree."""
 
     def take(type_, value):
         with ow.Library(ns, "FRAGMENT") as lib:
@@ -158,7 +158,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("type_", "value", "reason", "got"), REFUSED)
-def test_what_would_change_silently_is_refused(take, ns, type_, value, reason, got):
+def test_what_would_change_silently_is_refused(take, ns, *, type_, value, reason, got):
     with pytest.raises(ArgumentError) as e:
         take(type_, value)
     text = repr(value)
@@ -258,7 +258,9 @@ def test_a_value_outside_its_choices_names_them(choosy, ns):
 
 
 def test_a_dtype_or_device_that_is_none_says_why(ns):
-    @ow.custom_op(f"{ns}::f", mutates_args=(), schema="(Tensor x, ScalarType t, Device d) -> Tensor", flavour="numpy")
+    @ow.custom_op(
+        f"{ns}::f", mutates_args=(), schema="(Tensor x, ScalarType t, Device d) -> Tensor", flavour="numpy"
+    )
     def f(x, t, d):
         return x.astype(t)
 

@@ -68,7 +68,7 @@ def test_a_function_that_wraps_itself_does_not_hang():
         ("<numpy.sin>", "<numpy.sin>"),
         ("<stdin>:1", "<typed>"),
         ("<ipython-input-3-0a1b>:7", "<typed>"),
-        ("/tmp/ipykernel_71/123.py:2", "<typed>"),
+        ("/var/run/ipykernel_71/123.py:2", "<typed>"),
     ],
 )
 def test_file_of_a_source(source, file):

@@ -75,7 +75,10 @@ def test_arrays_of_two_frameworks_in_one_kernel():
         return x
 
     kernel.__annotations__ = {"x": np.ndarray, "y": torch.Tensor}
-    with pytest.raises(RegistrationTypeError, match="parameter x is annotated with numpy arrays and parameter y with torch arrays"):
+    with pytest.raises(
+        RegistrationTypeError,
+        match="parameter x is annotated with numpy arrays and parameter y with torch arrays",
+    ):
         annotated_flavour_of(kernel)
 
 
@@ -88,9 +91,11 @@ def test_device_keys():
 def test_several():
     assert several("types", "a") == ["a"]
     assert several("types", ("a", "b")) == ["a", "b"]
-    with pytest.raises(RegistrationValueError, match="^types is empty, so there is nothing to register for$"):
+    with pytest.raises(
+        RegistrationValueError, match=r"^types is empty, so there is nothing to register for$"
+    ):
         several("types", [])
-    with pytest.raises(RegistrationTypeError, match="^types must be a name or several\n  got: 3$"):
+    with pytest.raises(RegistrationTypeError, match=r"^types must be a name or several\n  got: 3$"):
         several("types", 3)
 
 
@@ -99,8 +104,8 @@ def test_75_no_fake_where_there_is_a_meta_kernel(ns, op):
         return x
 
     ow.impl(f"{ns}::scale", "Meta", meta)
+    op_fake = lambda x, k: x  # noqa: E731
     with pytest.raises(RuntimeError) as e:
-        op_fake = lambda x, k: x  # noqa: E731
         ow.register_fake(op, op_fake, allow_override=False)
     assert str(e.value) == (
         f"fake rule of {ns}::scale is already registered\n"
@@ -126,7 +131,8 @@ def test_75_no_fake_for_what_is_traced_through(ns, allow_override):
         with pytest.raises(RegistrationError) as e:
             ow.register_fake(f"{ns}::f", fake, allow_override=allow_override)
         assert str(e.value) == (
-            f"fake rule of {ns}::f was refused: the operator has a kernel for CompositeImplicitAutograd and runs as "
+            f"fake rule of {ns}::f was refused: the operator has a kernel for CompositeImplicitAutograd "
+            "and runs as "
             "what that calls, so a fake would never run\n"
             f"  got: a fake at {source_of(fake)}\n"
             f"  registered at: {source_of(body)}\n"

@@ -60,13 +60,11 @@ def test_32_threads_define_call_register_and_destroy_4_names(ns):
         define(f"f{name}", 0)
 
     def work(n):
-        rng = random.Random(n)
+        rng = random.Random(n)  # noqa: S311  (no secret)
         for _ in range(ROUNDS):
             name = f"f{rng.randrange(NAMES)}"
-            if rng.random() < 0.2:
-                mine = define(name, n)
-            else:
-                mine = getattr(getattr(ow.ops, ns), name).default
+            found = getattr(getattr(ow.ops, ns), name).default
+            mine = define(name, n) if rng.random() < 0.2 else found
             try:
                 before = mine(X)
                 # A whole number: the body that one definition has, or the kernel that one thread put over it.

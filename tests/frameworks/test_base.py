@@ -131,7 +131,9 @@ def test_a_bridge_carries_arrays_in_lists_and_by_name(boxes):
 
 def test_a_bridge_between_two_frameworks_goes_by_dlpack(boxes, monkeypatch):
     torch = pytest.importorskip("torch", reason="the second framework")
-    monkeypatch.setattr(Box, "__dlpack__", lambda self, **kwargs: self.inside.__dlpack__(**kwargs), raising=False)
+    monkeypatch.setattr(
+        Box, "__dlpack__", lambda self, **kwargs: self.inside.__dlpack__(**kwargs), raising=False
+    )
     monkeypatch.setattr(Box, "__dlpack_device__", lambda self: self.inside.__dlpack_device__(), raising=False)
     given = []
 

@@ -188,7 +188,8 @@ def test_a_mode_is_asked_first_and_only_while_it_is_entered(ns, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [("cpu", "cpu"), ("cuda:1", "cuda"), (None, "cpu"), (type("D", (), {"type": "xpu"})(), "xpu")]
+    ("value", "expected"),
+    [("cpu", "cpu"), ("cuda:1", "cuda"), (None, "cpu"), (type("D", (), {"type": "xpu"})(), "xpu")],
 )
 def test_the_device_of_a_call_without_arrays(ns, value, expected):
     with ow.Library(ns, "FRAGMENT") as lib:

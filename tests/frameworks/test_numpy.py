@@ -1,4 +1,4 @@
-"""NumPy arrays, called: what reaches a kernel, what is refused and in which words, what a kernel may return."""
+"""NumPy arrays, called: what reaches a kernel, what is refused in which words, what may be returned."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ def test_any_layout_and_byte_order_is_passed_as_it_is(define, body, layout):
         given.append(x)
         return body(x, k)
 
-    op = define(kernel, schema="(Tensor x, float k=2.0) -> Tensor", flavour="numpy" if body is numpy_double else None)
+    op = define(
+        kernel, schema="(Tensor x, float k=2.0) -> Tensor", flavour="numpy" if body is numpy_double else None
+    )
     for _ in range(5):
         np.testing.assert_array_equal(op(x, 2.0), body(x, 2.0))
         assert op(x, 2.0).dtype == body(x, 2.0).dtype
@@ -183,7 +185,7 @@ def test_mutated_lists_and_optionals(define):
     def bump(xs: list[np.ndarray], ys: list[np.ndarray | None], z: np.ndarray | None = None) -> None:
         for one in [*xs, *ys, z]:
             if one is not None:
-                one += 1
+                one[...] += 1
 
     op = define(bump, mutates_args="unknown")
     assert str(op.schema).endswith("(Tensor(a0!)[] xs, Tensor(a1!)?[] ys, Tensor(a2!)? z=None) -> ()")
@@ -229,7 +231,7 @@ def _units():
         (_units(), f"{__name__}.Units", "take its plain array first: numpy.asarray(x)"),
     ],
 )
-def test_subclasses_that_would_lose_what_they_add(define, ns, value, got, fix, warm):
+def test_subclasses_that_would_lose_what_they_add(define, ns, value, got, fix, *, warm):
     op = define(numpy_double)
     if warm:
         for _ in range(5):
@@ -323,7 +325,7 @@ def test_a_mutated_argument_is_not_returned_unless_the_schema_says_so(define):
         x[:] = 1
         return x
 
-    with pytest.raises(AliasError, match="output 0 of .* is argument x itself"):
+    with pytest.raises(AliasError, match=r"output 0 of .* is argument x itself"):
         define(fill, mutates_args=("x",))(X.copy())
 
 
@@ -395,7 +397,7 @@ def test_shares_memory():
         ),
     ],
 )
-def test_an_output_that_does_not_fit(define, ns, body, returns, expected, got):
+def test_an_output_that_does_not_fit(define, ns, *, body, returns, expected, got):
     op = define(body, schema=f"(Tensor x) -> {returns}", flavour="numpy")
     for _ in range(2):
         with pytest.raises(OutputError) as e:

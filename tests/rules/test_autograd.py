@@ -37,7 +37,9 @@ def _schema(text):
 def test_a_gradient_for_each_output_and_each_new_value(text, names):
     schema = _schema(text)
     assert output_names(schema) == names
-    assert returned_mutations(schema) | {a.name for a in new_values(schema)} == {a.name for a in schema.mutated}
+    assert returned_mutations(schema) | {a.name for a in new_values(schema)} == {
+        a.name for a in schema.mutated
+    }
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,12 @@ def test_a_gradient_for_each_output_and_each_new_value(text, names):
 def test_a_backward_that_fits(backward):
     rule = describe(_schema("(Tensor x) -> (Tensor, Tensor)"), backward, None, "array_api")
     assert isinstance(rule, AutogradRule)
-    assert (rule.kind, rule.fn, rule.source, rule.setup_context) == ("autograd", backward, source_of(backward), None)
+    assert (rule.kind, rule.fn, rule.source, rule.setup_context) == (
+        "autograd",
+        backward,
+        source_of(backward),
+        None,
+    )
 
 
 def test_a_backward_that_does_not():
@@ -150,7 +157,12 @@ def test_87_the_context():
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(4)
     ctx.mark_dirty(5)
-    assert (ctx.anything, ctx.materialize_grads, ctx.non_differentiable, ctx.dirty_tensors) == (3, False, (4,), (5,))
+    assert (ctx.anything, ctx.materialize_grads, ctx.non_differentiable, ctx.dirty_tensors) == (
+        3,
+        False,
+        (4,),
+        (5,),
+    )
     other = Context(())
     other.save_for_forward(2)
     assert other.saved_tensors == (2,)

@@ -25,7 +25,9 @@ def test_torch_dispatch_has_a_slot_for_each_class():
         assert (rule.kind, rule.slot, rule.fn) == ("torch_dispatch", Mode, fn)
     with pytest.raises(RegistrationTypeError) as e:
         torch_dispatch.describe(SCHEMA, Mode(), lambda *args: None, "torch")
-    assert str(e.value).startswith("the dispatch rule of ns::f: torch_dispatch_class must be a class\n  got: <")
+    assert str(e.value).startswith(
+        "the dispatch rule of ns::f: torch_dispatch_class must be a class\n  got: <"
+    )
     with pytest.raises(RegistrationTypeError) as e:
         torch_dispatch.describe(SCHEMA, Mode, 3, "torch")
     assert str(e.value) == "the dispatch rule of ns::f must be a function\n  got: int"

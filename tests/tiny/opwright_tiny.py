@@ -1,4 +1,4 @@
-"""What makes tinyarrays a framework of Opwright: one description and one small class. No engine is touched."""
+"""What makes tinyarrays a framework of Opwright: one description and one small class."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import ClassVar
 import tinyarrays
 
 from opwright.arrays import arrays_of, refused_array
-from opwright.frameworks.base import RULE_KINDS, Framework, bridge, no_kernel
 from opwright.framework_info import FrameworkInfo
+from opwright.frameworks.base import RULE_KINDS, Framework, bridge, no_kernel
 from opwright.outputs import check_aliases, output_check
 from opwright.scalars import coercion
 
