@@ -209,3 +209,15 @@ def test_dynamic_sizes_with_wrong_bounds(bounds, text):
     with pytest.raises(ValueError) as caught:
         FakeContext().new_dynamic_size(**bounds)
     assert str(caught.value) == text
+
+
+def test_sizes_of_torch_stay_as_they_are():
+    torch = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    size = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(torch.ones(6, 7)).shape[0]
+    x = ow.FakeArray((size, 3))
+    assert x.shape[0] is size
+    assert type(x.numel()) is torch.SymInt
+    assert ow.broadcast_shapes(x.shape, (1,))[0] is size
