@@ -548,6 +548,35 @@ def test_what_is_no_function(ns, fn):
 
 
 @pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("schema", [None, "(Tensor x) -> Tensor"])
+@pytest.mark.parametrize("kind", ["generator", "coroutine", "asynchronous generator"])
+def test_a_function_that_returns_before_it_has_computed(ns, schema, kind):
+    def generator(x: np.ndarray) -> np.ndarray:
+        yield x
+
+    async def coroutine(x: np.ndarray) -> np.ndarray:
+        return x
+
+    async def asynchronous(x: np.ndarray) -> np.ndarray:
+        yield x
+
+    fn = {"generator": generator, "coroutine": coroutine, "asynchronous generator": asynchronous}[kind]
+    with pytest.raises((SchemaError, RegistrationTypeError), match="a generator or coroutine function") as e:
+        ow.custom_op(f"{ns}::f", fn, mutates_args=(), schema=schema)
+    if schema is not None:
+        assert str(e.value) == (
+            f"kernel of {ns}::f must be a function that returns\n"
+            "  got: a generator or coroutine function\n"
+            f"  registered at: {source_of(fn)}"
+        )
+    op = ow.custom_op(f"{ns}::g", lambda x: x, mutates_args=(), schema="(Tensor x) -> Tensor")
+    for register in (op.register_fake, functools.partial(op.register_kernel, "cpu")):
+        with pytest.raises(RegistrationTypeError, match="must be a function that returns"):
+            register(fn)
+    op._lib.destroy()
+
+
+@pytest.mark.usefixtures("unchanged")
 def test_an_unknown_flavour(ns):
     with pytest.raises(RegistrationValueError) as e:
         ow.custom_op(f"{ns}::f", scale, mutates_args=(), flavour="tensorflow")

@@ -31,7 +31,7 @@ def error_of(schema, kind=SchemaError):
         "ns::f(Tensor(a) self, int[2] k=1, *, bool b=1, str s) -> Tensor(a)",
         "ns::f(Tensor(a!)[] x, Tensor[](b!) y, Tensor(c!)? z=None) -> (Tensor y, Tensor z)",
         "ns::f(Tensor x, ScalarType d=float32, Device c=cpu, Layout l=strided, Scalar s=1.5) -> Tensor(*)",
-        "ns::f(Dict(str, Tensor) d, __torch__.torch.classes.a.B o, Tensor?[] t) -> Tensor?",
+        "ns::f(Dict(str, int) d, __torch__.torch.classes.a.B o, Tensor?[] t) -> Tensor?",
         "ns::f(Tensor print, Tensor match, Tensor type) -> ((Tensor))",
     ],
 )
@@ -63,6 +63,7 @@ def test_what_torch_itself_has_and_an_operator_of_ours_may_not():
     assert refused == {
         "the argument name 'from' is a keyword of Python",
         "the overload 'from' is a keyword of Python",
+        "return 0 of type Dict(Tensor, Tensor) holds Tensors where no call looks for them",
     }
 
 
@@ -265,3 +266,20 @@ def test_a_default_is_among_the_choices(choices, words):
         f"  expected: one of {words}\n"
         "  got: ns::f(str m=…) -> ()"
     )
+
+
+@pytest.mark.parametrize(
+    "type_", ["Dict(str, Tensor)", "Tensor[][]", "(Tensor, int)", "Tensor?[]?[]", "Future(Tensor)"]
+)
+def test_tensors_where_no_call_looks_for_them(type_):
+    for text in (f"ns::f({type_} x) -> ()", f"ns::f() -> (int, {type_})"):
+        with pytest.raises(SchemaError, match="holds Tensors where no call looks for them") as e:
+            validate(parse_schema(text))
+        assert "to fix: use one flat list of Tensors" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    "type_", ["Tensor", "Tensor?", "Tensor[]", "Tensor?[]", "Tensor[]?", "Tensor?[]?", "Tensor[2]"]
+)
+def test_tensors_where_calls_look_for_them(type_):
+    assert validate(parse_schema(f"ns::f({type_} x, Dict(str, int) d, int[][] n) -> {type_}")) is None

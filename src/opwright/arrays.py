@@ -57,7 +57,7 @@ def not_a_list(record: OpOverload, argument: Argument, value: Any) -> ArgumentEr
 
 def not_an_array(record: OpOverload, name: str, value: Any) -> ArgumentError:
     """Return the error for an argument that no framework knows as its array."""
-    fix = None if value is None else f"make it one first, for example numpy.asarray({name.partition('[')[0]})"
+    fix = None if value is None else f"make it one first, for example numpy.asarray({name})"
     return ArgumentError(
         layout(
             f"{record.qualname}: argument {name} must be an array",

@@ -22,6 +22,7 @@ from opwright.targets import (
     compiled_kernel,
     device_keys,
     known_flavour,
+    require_callable,
     require_device,
     require_text,
 )
@@ -205,6 +206,7 @@ def _schema_of(
     _check_mutated(parsed, mutates_args)
     check_tags(parsed, tags or (), label=name)
     positional, keyword_only = names(parsed)
+    require_callable(f"kernel of {parsed.qualname}", fn)
     require_signature(f"kernel of {parsed.qualname}", fn, positional, keyword_only)
     return parsed, annotated_flavour_of(fn)
 

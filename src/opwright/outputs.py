@@ -183,7 +183,8 @@ def check_aliases(
 ) -> None:
     """Raise where an output shares memory with an argument or with another output.
 
-    Returns with an alias annotation are left out: their schema allows it.
+    Returns with an alias annotation are left out: their schema allows it. ``shares_memory(a, a)`` is true
+    for an array, of zero size too, and false for a value that nobody can write to.
 
     Raises
     ------
@@ -201,7 +202,7 @@ def check_aliases(
             continue
         for array in _leaves(value):
             for what, other in seen:
-                if array is other or shares_memory(array, other):
+                if shares_memory(array, other):
                     raise alias_error(record, index, what, same=array is other)
             seen.append((f"output {index}", array))
 

@@ -14,12 +14,16 @@ from opwright.keys import DEFAULT, DEVICE_TYPES, IMPLICIT, device_of, key_of
 from opwright.overload import Kernel, OpOverload, fallthrough_kernel
 from opwright.registry import Handle, Pending
 from opwright.rules.base import names, require_signature
-from opwright.source import caller, source_of
+from opwright.source import caller, code_of, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from opwright.schema import FunctionSchema
+
+
+_SUSPENDED = 0x20 | 0x80 | 0x200
+"""Bits of ``co_flags``: generator, coroutine, asynchronous generator."""
 
 
 def key_of_name(name: str) -> str:
@@ -161,10 +165,25 @@ def require_text(what: str, text: Any) -> None:
 
 
 def require_callable(what: str, fn: Any) -> None:
-    """Raise a TypeError where a registration is given something that cannot be called."""
+    """Raise a TypeError where a registration is given something that cannot be called, or does not return.
+
+    Raises
+    ------
+    RegistrationTypeError
+        If it is no function, or a generator or coroutine function, which returns before it has computed.
+    """
     if not callable(fn):
         raise RegistrationTypeError(
             layout(f"{what} must be a function", got=f"{fn!r} of type {type(fn).__name__}")
+        )
+    code = code_of(fn)
+    if code is not None and code.co_flags & _SUSPENDED:
+        raise RegistrationTypeError(
+            layout(
+                f"{what} must be a function that returns",
+                got="a generator or coroutine function",
+                registered=source_of(fn),
+            )
         )
 
 

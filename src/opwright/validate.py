@@ -13,7 +13,7 @@ from typing import NamedTuple
 from opwright.defaults import Mismatch
 from opwright.errors import SchemaError, SchemaSyntaxError, layout
 from opwright.qualname import name_problem
-from opwright.schema import GenericType
+from opwright.schema import BaseType, GenericType, ListType, OptionalType
 from opwright.tokens import visible
 from opwright.typenames import BASE_TYPES, hint_for
 
@@ -108,6 +108,16 @@ def _type_problems(where: str, type_: Type) -> Iterator[_Problem]:
             what = f"{where} has the type {base.name}, which is unknown (unknown type specifier)"
             expected = "a type of the schema language, such as Tensor, int, float, bool, Scalar or SymInt"
             yield _Problem(what, expected, hint_for(base.name, ()), SchemaSyntaxError)
+    if any(base.name == "Tensor" for base in type_.bases()) and not _holds_plainly(type_):
+        what = f"{where} of type {type_} holds Tensors where no call looks for them"
+        yield _Problem(what, "Tensor or Tensor[], each with or without '?'", "use one flat list of Tensors")
+
+
+def _holds_plainly(type_: Type) -> bool:
+    """Whether Tensors are at the top or in one list, optional or not."""
+    inner = type_.element if isinstance(type_, OptionalType) else type_
+    inner = inner.element if isinstance(inner, ListType) else inner
+    return isinstance(inner.element if isinstance(inner, OptionalType) else inner, BaseType)
 
 
 def _default_problems(argument: Argument) -> Iterator[_Problem]:

@@ -312,6 +312,14 @@ def test_an_output_may_not_alias(define, ns, name):
     )
 
 
+def test_a_numpy_scalar_is_a_value_and_aliases_nothing(define):
+    def total(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        s = x.sum()
+        return s, s
+
+    assert define(total)(X) == (15.0, 15.0)
+
+
 def test_aliasing_in_lists_is_found(define):
     op = define(lambda xs: [xs[1]], schema="(Tensor[] xs) -> Tensor[]", flavour="numpy")
     with pytest.raises(AliasError, match=r"output 0 of .* is argument xs itself"):
