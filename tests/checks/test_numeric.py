@@ -9,7 +9,7 @@ from opwright.checks import numeric
 
 
 def slope(function, at, dtype="float64"):
-    return numeric.slope(lambda t: function(at + t), abs(at), dtype)
+    return numeric.slope(lambda t: function(at + t), function(at), abs(at), dtype)
 
 
 @pytest.mark.parametrize("at", [0.0, 1e-3, 0.7, 3.0, 40.0])

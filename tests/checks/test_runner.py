@@ -177,9 +177,9 @@ def test_an_operator_without_arguments_needs_no_samples():
 
 def test_one_operator_takes_less_than_a_second(sin):
     opcheck(sin, frameworks="numpy")
-    start = time.perf_counter()
+    start = time.process_time()
     opcheck(sin, frameworks="numpy")
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 # ------------------------------------------------------------------------------------------------ bad input

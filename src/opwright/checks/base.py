@@ -116,6 +116,8 @@ class Probe:
     ----------
     changed
         Labels of arguments that the kernel was found to change without saying so.
+    failed
+        Names of laws that have failed.
     """
 
     def __init__(
@@ -141,6 +143,7 @@ class Probe:
         self.comparisons = 0
         self.skipped: dict[str, None] = {}
         self.changed: set[str] = set()
+        self.failed: set[str] = set()
         self._references: dict[int, Run] = {}
         self._random: str | None = None
 

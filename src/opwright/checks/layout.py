@@ -98,7 +98,7 @@ def _one_layout(probe: Probe, leaf: Leaf, layout: str, variant: Sample, referenc
             expected=f"{expected}, as for a contiguous copy",
             got=got,
             fix=f"make {leaf.label} contiguous in the kernel, or use its strides",
-            show=("print({call})", f"{name} = {name}.copy()", "print({call})"),
+            show=("print({call})", f"{name} = {probe.adapter.copy_code(name)}", "print({call})"),
         )
 
 

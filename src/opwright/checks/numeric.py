@@ -58,19 +58,22 @@ class Slope:
         return max(0.0, self.low - other, other - self.high)
 
 
-def slope(along: Callable[[float], float | None], size: float, dtype: str) -> Slope | None:
+def slope(
+    along: Callable[[float], float | None], here: float | None, size: float, dtype: str
+) -> Slope | None:
     """Return the derivative of ``along`` at 0, or None where it cannot be trusted.
 
     Parameters
     ----------
     along
         The value of the function at a distance along a direction; None where it cannot be evaluated.
+    here
+        Its value at 0.
     size
         The size of what is varied; steps are relative to it, or to 1.
     dtype
         The precision in which the function computes.
     """
-    here = along(0.0)
     if here is None:
         return None
     best: Slope | None = None

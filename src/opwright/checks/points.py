@@ -128,7 +128,8 @@ class Point:
 
         sizes = [abs(self.sample.array(leaf)[direction != 0]) for leaf, direction in directions.items()]
         size = max((float(one.max()) for one in sizes if one.size), default=1.0)
-        return numeric.slope(along, size, self.dtype)
+        here = numeric.total(self.flat(self.run.outputs), self.weights if weights is None else weights)
+        return numeric.slope(along, here, size, self.dtype)
 
 
 def points(probe: Probe) -> Iterator[Point]:

@@ -278,6 +278,7 @@ def _one_law(law: Check, probe: Probe) -> Outcome:
         return Outcome(law.name, probe.adapter.name, ERRORED, text, (), probe.comparisons, took)
     took = time.perf_counter() - start
     findings = merged(found)
+    probe.failed.update([law.name] if findings else [])
     status = FAILED if findings else PASSED if probe.comparisons else SKIPPED
     reason = "; ".join(probe.skipped) or ("nothing was compared" if status == SKIPPED else "")
     return Outcome(law.name, probe.adapter.name, status, reason, findings, probe.comparisons, took)

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from opwright.checks import derived
 from opwright.checks.arrays import described, difference
-from opwright.checks.base import RANDOM_TAGS, Law, Probe, Run
+from opwright.checks.base import RANDOM_TAGS, Law, line_of, raised
+from opwright.checks.call import is_schemas
 from opwright.errors import AliasError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from opwright.checks.base import Probe, Run
     from opwright.checks.samples import Leaf, Sample
     from opwright.report import Finding
 
@@ -76,6 +78,8 @@ def check(probe: Probe) -> Iterator[Finding]:
         if run.error is not None:
             if isinstance(run.error, AliasError):
                 yield _refused(probe, run)
+            elif is_schemas(probe, run.error):
+                yield _wrote(probe, run)
             continue
         yield from _mutations(probe, watched, changed, possible)
         yield from _aliases(probe, run)
@@ -154,7 +158,7 @@ def _mutations(probe: Probe, watched: Watched, changed: set[str], possible: set[
                 expected=f"{leaf.label} as it was: {worst[0]}",
                 got=worst[1],
                 fix=f"work on a copy, or declare it: mutates_args=({argument.name!r},)",
-                show=(f"before = {name}.copy()", "{call}", f"print({name} - before)"),
+                show=(f"before = {probe.adapter.copy_code(name)}", "{call}", f"print({name} - before)"),
             )
 
 
@@ -180,6 +184,19 @@ def _refused(probe: Probe, run: Run) -> Finding:
     """Return the finding for an aliasing that the operator itself refused."""
     what = str(run.error).splitlines()[0].partition(";")[0].replace(f" of {probe.schema.qualname}", "")
     return _alias(probe, run.sample, what)
+
+
+def _wrote(probe: Probe, run: Run) -> Finding:
+    """Return the finding for a write to an argument of a framework whose arrays never change."""
+    return probe.finding(
+        "OW101",
+        "the kernel writes to an argument that is not declared as mutated",
+        sample=run.sample,
+        source=line_of(run.error, probe.source("kernel")),
+        expected="arguments as they were",
+        got=raised(run.error),
+        fix="work on a copy, or name the argument in mutates_args",
+    )
 
 
 def _alias(probe: Probe, sample: Sample, what: str, note: str = "") -> Finding:

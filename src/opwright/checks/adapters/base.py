@@ -10,10 +10,12 @@ import importlib
 import importlib.util
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright import catalogue
 from opwright.errors import OpCheckError, RegistrationValueError, layout
+from opwright.rules.autograd import new_values
 from opwright.source import source_of
 
 if TYPE_CHECKING:
@@ -191,6 +193,10 @@ class Adapter(ABC):
         setup = getattr(rule, "setup_context", None)
         return source_of(setup) if setup is not None else record.source
 
+    def copy_code(self, name: str) -> str:
+        """Return an expression for a contiguous copy of an array in a snippet."""
+        return f"{name}.copy()"
+
     def supports(self, record: OpOverload, kind: str) -> Unsupported | None:
         """Return why a law of this kind cannot be looked at here, or None where it can."""
         return None
@@ -242,3 +248,67 @@ def call_arguments(record: OpOverload, values: Sequence[Any]) -> tuple[tuple[Any
     count = len(record.schema.positional)
     names = [argument.name for argument in record.schema.keyword_only]
     return tuple(values[:count]), dict(zip(names, values[count:], strict=True))
+
+
+MISSING: Mapping[str, str] = MappingProxyType(
+    {
+        "autograd": "no autograd formula is registered, so differentiating raises",
+        "jvp": "no jvp rule is registered, so tangents come from the backward",
+        "vmap": "no vmap rule is registered, so the operator is called in a loop",
+    }
+)
+"""What a missing rule leads to, by kind."""
+
+
+def missing_rule(record: OpOverload, kind: str) -> Unsupported | None:
+    """Return why there is nothing to look at without a rule, or None where there is one."""
+    if record.rule(kind) is not None:
+        return None
+    if kind == "fake":
+        return None if {"inplace", "out"} & set(record.tags) else Unsupported("no fake is registered")
+    return Unsupported(MISSING[kind])
+
+
+def mutated(record: OpOverload, values: Sequence[Any]) -> dict[str, Any]:
+    """Return the mutated arguments by name."""
+    pairs = zip(record.schema.arguments, values, strict=True)
+    return {argument.name: value for argument, value in pairs if argument.is_write}
+
+
+def differentiable_wrapper(
+    adapter: Adapter, record: OpOverload, values: Sequence[Any], tangents: Sequence[Any]
+) -> tuple[Callable[..., Any], list[Any], list[Any], Callable[[Any], list[Any]]]:
+    """Return a function of the arrays that have a tangent, these arrays, their tangents, and ``rebuild``.
+
+    The function returns the outputs that are arrays, flat; ``rebuild`` puts them, or their tangents, back
+    in place, with None for everything else.
+    """
+    places: list[tuple[int, int | None]] = []
+    primals: list[Any] = []
+    directions: list[Any] = []
+    for index, (value, tangent) in enumerate(zip(values, tangents, strict=True)):
+        for element, one in enumerate(tangent) if isinstance(tangent, list) else [(None, tangent)]:
+            if one is not None:
+                places.append((index, element))
+                primals.append(value if element is None else value[element])
+                directions.append(one)
+    shape: list[Any] = []
+
+    def function(*arrays: Any) -> tuple[Any, ...]:
+        passed = [list(value) if isinstance(value, list | tuple) else value for value in values]
+        for (index, element), array in zip(places, arrays, strict=True):
+            if element is None:
+                passed[index] = array
+            else:
+                passed[index][element] = array
+        called = adapter.call(record, passed)
+        outputs = [*called.outputs, *(called.new_values[one.name] for one in new_values(record.schema))]
+        shape[:] = [len(out) if isinstance(out, list | tuple) else None for out in outputs]
+        flat = [one for out in outputs for one in (out if isinstance(out, list | tuple) else [out])]
+        return tuple(flat)
+
+    def rebuild(flat: Any) -> list[Any]:
+        left = list(flat)
+        return [left.pop(0) if count is None else [left.pop(0) for _ in range(count)] for count in shape]
+
+    return function, primals, directions, rebuild

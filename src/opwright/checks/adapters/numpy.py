@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright.checks.adapters.base import (
@@ -15,6 +14,8 @@ from opwright.checks.adapters.base import (
     Pullback,
     Unsupported,
     call_arguments,
+    missing_rule,
+    mutated,
     outputs_of,
 )
 from opwright.checks.arrays import LAYOUTS, is_floating
@@ -29,14 +30,6 @@ if TYPE_CHECKING:
     from opwright.forward import Forward
     from opwright.overload import OpOverload
     from opwright.schema import FunctionSchema
-
-MISSING: Mapping[str, str] = MappingProxyType(
-    {
-        "autograd": "no autograd formula is registered, so differentiating raises",
-        "jvp": "no jvp rule is registered, so tangents come from the backward",
-        "vmap": "no vmap rule is registered, so the operator is called in a loop",
-    }
-)
 
 
 class NumPyAdapter(Adapter):
@@ -79,15 +72,11 @@ class NumPyAdapter(Adapter):
         """Call the operator; arguments are mutated in place."""
         args, kwargs = call_arguments(record, values)
         outputs = outputs_of(record, record.operator(*args, **kwargs))
-        return Called(outputs, _mutated(record, values))
+        return Called(outputs, mutated(record, values))
 
     def supports(self, record: OpOverload, kind: str) -> Unsupported | None:
         """Return why a rule that is missing leaves nothing to look at."""
-        if kind == "fake" and record.rule("fake") is None and not {"inplace", "out"} & set(record.tags):
-            return Unsupported("no fake is registered")
-        if kind in MISSING and record.rule(kind) is None:
-            return Unsupported(MISSING[kind])
-        return None
+        return missing_rule(record, kind)
 
     def fake(
         self, record: OpOverload, values: Sequence[Any], hints: Mapping[int, int] | None = None
@@ -162,8 +151,8 @@ class NumPyAdapter(Adapter):
         count = len(record.schema.positional)
         args, kwargs = call_arguments(record, values)
         out, found = jvp(record.operator, args, tuple(tangents[:count]), **kwargs)
-        mutated = _mutated(record, values)
-        after = [mutated[argument.name] for argument in new_values(record.schema)]
+        changed = mutated(record, values)
+        after = [changed[argument.name] for argument in new_values(record.schema)]
         single = len(output_names(record.schema)) == 1
         return [*outputs_of(record, out), *after], [found] if single else list(found or ())
 
@@ -177,7 +166,7 @@ class NumPyAdapter(Adapter):
         for in_dims in reversed(levels):
             batched = vmap(batched, tuple(in_dims[: len(record.schema.positional)]), out_dims)
         args, kwargs = call_arguments(record, values)
-        return Called(outputs_of(record, batched(*args, **kwargs)), _mutated(record, values))
+        return Called(outputs_of(record, batched(*args, **kwargs)), mutated(record, values))
 
     def batch_lines(self, in_dims: Sequence[str], out_dims: int) -> tuple[str, ...]:
         """Return a call of ``opwright.vmap``."""
@@ -208,11 +197,6 @@ class NumPyAdapter(Adapter):
     def code(self, name: str) -> str:
         """Return the name itself."""
         return name
-
-
-def _mutated(record: OpOverload, values: Sequence[Any]) -> dict[str, Any]:
-    pairs = zip(record.schema.arguments, values, strict=True)
-    return {argument.name: value for argument, value in pairs if argument.is_write}
 
 
 def _ones(schema: FunctionSchema) -> list[str]:
