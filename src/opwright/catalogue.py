@@ -22,7 +22,7 @@ from opwright.errors import (
     layout,
 )
 from opwright.framework_info import BUILT_IN as _BUILT_IN
-from opwright.framework_info import FrameworkInfo as FrameworkInfo
+from opwright.framework_info import FrameworkInfo as FrameworkInfo  # noqa: PLC0414  (its public home is here)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
