@@ -122,20 +122,39 @@ def _refuse_inputs(call: Call, values: Sequence[Any], outputs: Sequence[Any]) ->
                 )
 
 
-def make_kernel(state: Lowered) -> Callable[..., Any]:
-    """Return the kernel for the dispatch key ``Autograd``."""
+def make_kernel(state: Lowered, make_lean: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the kernel for the dispatch key ``Autograd``.
+
+    ``make_lean(state, kernel, output)`` makes the function that records a gradient outside functorch and
+    forward-mode AD, of a kernel that goes on below autograd.
+    """
     redispatch, below, after = state.native.redispatch, private.below_autograd, private.after_autograd
     grad_enabled, any_requires_grad = torch.is_grad_enabled, private.any_requires_grad
     functorch_active, forward_ad = private.functorch_active, private.forward_ad
+    native = state.native
+    leanest = not state.mutated and all(str(entry.type) == "Tensor" for entry in state.record.schema.returns)
+
+    def go_on(*args: Any, **kwargs: Any) -> Any:
+        with below():
+            return native(*args, **kwargs)
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         full = functorch_active() or forward_ad._current_level >= 0  # noqa: SLF001
         if not full and not (grad_enabled() and any_requires_grad(*args, **kwargs)):
             with below():
                 return redispatch(keyset & after, *args, **kwargs)
-        return apply(state, keyset, state.flat(args, kwargs), full=full)
+        flat = state.flat(args, kwargs)
+        if not full and leanest:
+            lean = state.cache.get("lean") or state.derive("lean", lambda: make_lean(state, go_on, _unchanged))
+            return lean(*flat)
+        return apply(state, keyset, flat, full=full)
 
     return private.never_traced(kernel)  # type: ignore[no-any-return]
+
+
+def _unchanged(_flat: tuple[Any, ...], out: Any) -> Any:
+    """Take what the operator returned: the backend kernel has looked at it."""
+    return out
 
 
 def make_constant_kernel(state: Lowered) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ import torch
 from torch.library import Library
 
 from opwright.errors import DuplicateError, layout
-from opwright.frameworks.torch import autocast, autograd, backend, fake, foreign_keys, held, mutation, opaque, private, torch_dispatch, triton, vmap
+from opwright.frameworks.torch import autocast, autograd, backend, eager, fake, foreign_keys, held, mutation, opaque, private, torch_dispatch, triton, vmap
 from opwright.frameworks.torch.lowered import Lowered
 from opwright.keys import DEFAULT, IMPLICIT
 from opwright.overload import OpOverload
@@ -94,8 +94,7 @@ def _wanted(state: Lowered) -> dict[Any, Callable[[], Library]]:
         wanted[DEFAULT] = lambda: _impl(state, DEFAULT, backend.make_kernel(state))
         wanted["fake"] = lambda: _install_fake(state)
     if explicit or record.rule("autograd") or record.rule("jvp"):
-        make = autograd.make_constant_kernel if record.non_differentiable else autograd.make_kernel
-        wanted["Autograd"] = lambda: _impl(state, "Autograd", make(state))
+        wanted["Autograd"] = lambda: _impl(state, "Autograd", _autograd_kernel(state))
     if explicit or record.rule("vmap"):
         wanted["FuncTorchBatched"] = lambda: _impl(state, "FuncTorchBatched", vmap.make_kernel(state))
     else:  # torch decomposes its own operators there, and only those
@@ -127,6 +126,12 @@ def _install_fake(state: Lowered) -> Library:
     library = Library(namespace, "IMPL")
     torch.library.register_fake(f"{namespace}::{state.op_name}", fake.make_kernel(state), lib=library, _stacklevel=2)
     return library
+
+
+def _autograd_kernel(state: Lowered) -> Callable[..., Any]:
+    if state.record.non_differentiable:
+        return autograd.make_constant_kernel(state)
+    return autograd.make_kernel(state, eager.make)
 
 
 def _implicit_kernel(state: Lowered) -> Callable[..., Any]:

@@ -61,8 +61,7 @@ class TorchFramework(Framework):
 
     def _fill_table(self, record: OpOverload) -> None:
         """Enter torch's two plain classes in the table: Dynamo must never see a table miss."""
-        for cls in (torch.Tensor, torch.nn.Parameter):
-            record.table[cls] = self.specialise(record, ())
+        record.table[torch.Tensor] = record.table[torch.nn.Parameter] = self.specialise(record, ())
 
     def lookup(self, target: Any) -> OpOverload | None:
         return foreign.lookup(target)

@@ -33,13 +33,19 @@ def _generate(state: Lowered) -> Callable[..., Any]:
     # What is no tensor raises there, with the reason.
     miss = f"return {names.add('miss', state.record.miss)}({flat})"
     body: list[str] = []
+    known = True  # the class of a first plain tensor is the table's key
     for argument in schema.arguments:
         name = argument.name
         if argument.is_tensor:
+            if known and not argument.is_optional:
+                known = False
+                continue
+            known = False
             optional = f"{name} is not None and " if argument.is_optional else ""
             not_one = f"{name}.__class__ is not {tensor} and not {is_instance}({name}, {tensor})"
             body.append(f"if {optional}{not_one}: {miss}")
         elif argument.has_tensors:
+            known = False
             body.append(f"if not {names.add('are_tensors', _are_tensors)}({name}): {miss}")
         elif isinstance(argument.choices, type):
             body.append(f"if {is_instance}({name}, {names.add('Enum', Enum)}): {name} = {name}.value")
