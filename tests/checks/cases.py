@@ -65,3 +65,15 @@ def outcome_of(operator, law, *args, **options):
     """Return how a law ends for an operator on NumPy."""
     options = {"frameworks": "numpy", "raise_exception": False, "test_utils": law} | options
     return opcheck(operator, args, **options).outcome(law, "numpy")
+
+
+def facts_of(name):
+    """Return what the first finding in a wrong operator says, field by field."""
+    finding = finding_of(name)
+    return [finding.id, finding.what, finding.expected, finding.got, finding.fix, finding.sample]
+
+
+def text_of(name):
+    """Return the first finding in a wrong operator as it prints, its place and its arrays left out."""
+    finding = finding_of(name)
+    return re.sub(r"np\.array\(\[.*\], ", "np.array(ARRAY, ", str(finding).replace(finding.source, "SOURCE"))

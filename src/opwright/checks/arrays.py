@@ -88,7 +88,8 @@ def _read_only(x: Any) -> Any:
 def _expanded(x: Any) -> Any:
     import numpy as np
 
-    return np.broadcast_to(x[:1].copy(), x.shape)
+    first = np.array(x[:1], order="C")
+    return np.lib.stride_tricks.as_strided(first, x.shape, (0, *first.strides[1:]))
 
 
 Layout = tuple[Callable[[Any], Any], str, int]
@@ -99,7 +100,11 @@ LAYOUTS: Mapping[str, Layout] = MappingProxyType(
         "sliced": (_sliced, "np.repeat({0}, 2, axis=-1)[..., ::2]", 1),
         "with a negative stride": (_flipped, "np.flip(np.flip({0}, 0).copy(), 0)", 1),
         "at an offset": (_offset, "np.concatenate([{0}.ravel()[:1], {0}.ravel()])[1:].reshape({0}.shape)", 1),
-        "expanded": (_expanded, "np.broadcast_to({0}[:1].copy(), {0}.shape)", 1),
+        "expanded": (
+            _expanded,
+            "np.lib.stride_tricks.as_strided({0}[:1].copy(), {0}.shape, (0, *{0}[:1].copy().strides[1:]))",
+            1,
+        ),
         "read-only": (_read_only, "np.frombuffer({0}.tobytes(), {0}.dtype).reshape({0}.shape)", 0),
     }
 )

@@ -14,6 +14,7 @@ from opwright.checks.arrays import described, difference
 from opwright.checks.base import RANDOM_TAGS, Law, line_of, raised
 from opwright.checks.call import is_schemas
 from opwright.errors import AliasError
+from opwright.report import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -269,7 +270,7 @@ def _never_changed(probe: Probe, names: set[str]) -> Iterator[Finding]:
             sample=probe.samples[0],
             rule="schema",
             expected=f"{name} changed by at least one call",
-            got=f"{name} unchanged in {len(probe.samples)} samples and what was derived from them",
+            got=f"{name} unchanged in {counted(len(probe.samples), 'sample')} and what was derived from it",
             fix=f"take {name} out of mutates_args, or give a sample in which it changes",
         )
 
