@@ -14,8 +14,9 @@ import pytest
 
 import opwright as ow
 from opwright import registry
+from opwright.duplicates import OverrideWarning
 from opwright.errors import DuplicateError, RegistrationError, StaleError
-from opwright.registry import Handle, OverrideWarning, PendingWarning
+from opwright.registry import Handle, PendingWarning
 from opwright.source import source_of
 
 X = np.arange(3.0)

@@ -1,4 +1,4 @@
-"""Names, registrations and their handles, the duplicate policy, and what waits for its operator.
+"""Names, registrations and their handles, and what waits for its operator.
 
 * Describe, validate, commit: a commit changes a record and tells the listeners under one lock; where a
   listener raises, the change is undone.
@@ -13,19 +13,16 @@ from contextlib import contextmanager
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any
 
-from opwright.errors import DuplicateError, RegistrationError, StaleError, layout
+from opwright.duplicates import check_override
+from opwright.errors import RegistrationError, StaleError, layout
 from opwright.lock import Lock
-from opwright.source import caller, file_of
+from opwright.source import caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from opwright.overload import Kernel, OpOverload
     from opwright.rules.base import Rule
-
-
-class OverrideWarning(UserWarning):
-    """A registration replaces one that was made in another source file."""
 
 
 class PendingWarning(UserWarning):
@@ -278,39 +275,6 @@ def require_live(record: OpOverload) -> None:
                 registered=record.source,
                 fix=f"take the operator anew, from opwright.ops.{place} or its module",
             )
-        )
-
-
-def check_override(
-    what: str,
-    previous: str | None,
-    source: str,
-    *,
-    allow_override: bool,
-    fix: str = "destroy the first handle or Library, or pass allow_override=True",
-) -> None:
-    """Apply the one duplicate policy to a registration that would cover another.
-
-    Raises
-    ------
-    DuplicateError
-        If something is in force and ``allow_override`` is false.
-    """
-    if previous is None:
-        return
-    if not allow_override:
-        raise DuplicateError(
-            layout(
-                f"{what} is already registered",
-                registered=previous,
-                got=f"a second one at {source}",
-                fix=fix,
-            )
-        )
-    if file_of(previous) != file_of(source):
-        warnings.warn(
-            OverrideWarning(f"{what} registered at {previous} is replaced by the one at {source}"),
-            stacklevel=caller()[1],
         )
 
 

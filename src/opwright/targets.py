@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from opwright import catalogue, registry
+from opwright.duplicates import check_override
 from opwright.errors import RegistrationError, RegistrationTypeError, RegistrationValueError, layout
 from opwright.frameworks.base import load
 from opwright.keys import DEFAULT, DEVICE_TYPES, IMPLICIT, device_of, key_of
@@ -233,7 +234,7 @@ def _computes(key: str) -> bool:
 def check_held(record: OpOverload, what: str, slot: str, source: str) -> None:
     """Raise where a registration that may not cover another meets one in the owner's own dispatcher."""
     previous = load(record.owner).held_at(record, slot) if record.owner else None
-    registry.check_override(what, previous, source, allow_override=False)
+    check_override(what, previous, source, allow_override=False)
 
 
 def check_fake(record: OpOverload, source: str, *, allow_override: bool) -> None:
@@ -251,7 +252,7 @@ def check_fake(record: OpOverload, source: str, *, allow_override: bool) -> None
     if not allow_override:
         meta = record.kernel("Meta")
         place = None if meta is None else meta.source
-        registry.check_override(what, place, source, allow_override=False)
+        check_override(what, place, source, allow_override=False)
         check_held(record, what, "fake", source)
 
 
