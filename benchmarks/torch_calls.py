@@ -1,6 +1,6 @@
 """What a call costs in PyTorch: an operator of Opwright beside the other ways to make one, in one run.
 
-Run ``python benchmarks/torch_calls.py`` (``--device cuda`` on a GPU, ``--rounds 3`` for a quick look). Each
+Run ``python benchmarks/torch_calls.py`` (``--device cuda`` on a GPU, ``--rounds 20`` for a quick look). Each
 row is one kind of call; every column is timed in turn, round after round, and the fastest round of each is
 kept: what else the machine does only slows them. ``over`` is the time over the plain function of the same
 row, ``/custom`` that as a part of what ``custom_op`` takes over it, ``/Func.`` the whole call as a part of
@@ -30,7 +30,7 @@ import opwright as ow
 Calls = dict[str, Callable[[], Any]]
 
 COLUMNS = ("plain", "Function", "impl", "custom_op", "opwright", "torch.ops")
-SECONDS = 0.02  # how long one round of one column takes
+SECONDS = 0.002  # how long one round of one column takes: short ones find the moments when nothing else runs
 DEFINITIONS = 1000
 
 library = torch.library.Library("bench_impl", "DEF")
@@ -231,7 +231,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--only", default="", help="rows whose title contains this")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from opwright.frameworks.torch import backend, eager, guards
+from opwright.frameworks.torch.bodies import meets_no_gradient
 from opwright.keys import IMPLICIT
 from opwright.outputs import CHECKED_CALLS
 
@@ -122,11 +123,7 @@ class Entries:
         kernel = record.select_kernel("torch", device.type)
         if kernel is None or record.version != self._version:
             return
-        grad = STRAIGHT
-        if kernel.key != IMPLICIT or kernel.flavour not in eager.OWN_FLAVOURS:
-            needed = not record.non_differentiable and any(tensor.requires_grad for tensor in tensors)
-            # A body that works on other arrays than tensors has no use for grad mode.
-            grad = DIFFERENTIATE if needed else GRAD_OFF if kernel.flavour in eager.OWN_FLAVOURS else STRAIGHT
+        grad = self._grad(kernel, any(tensor.requires_grad for tensor in tensors))
         output = backend.output_check(self._state, kernel)
         fn = self._function_of(kernel, device)
         if self._unchecked:
@@ -143,6 +140,16 @@ class Entries:
         self.found[pattern] = entries
         if pattern == ():
             self._changed(entries)
+
+    def _grad(self, kernel: Kernel, needed: bool) -> int:
+        """Return what a call does where grad mode is on; ``needed``: a tensor requires a gradient."""
+        own = kernel.flavour in eager.OWN_FLAVOURS
+        if own and kernel.key == IMPLICIT:
+            return STRAIGHT
+        if needed:
+            return GRAD_OFF if self._record.non_differentiable else DIFFERENTIATE
+        # A body that takes other arrays has no use for grad mode.
+        return GRAD_OFF if own and not meets_no_gradient(kernel.fn) else STRAIGHT
 
     def _function_of(self, kernel: Kernel, device: torch.device) -> Callable[..., Any]:
         """Return the function that runs a kernel on tensors of a device, called as the author's is."""
