@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import opwright as ow
+from checks.cases import outcome_of
+from checks.right_operators import OPERATORS
+from opwright.checks.base import Probe
+from opwright.checks.points import points
+from opwright.checks.samples import given
+
+normal = np.random.default_rng(0).standard_normal((3, 4))
+
+
+def differentiable(name, **options):
+    """Define ``x * 2`` with its gradient, taking what ``options`` say."""
+
+    def decorate(fn):
+        operator = ow.custom_op(f"points::{name}", fn, mutates_args=(), **options)
+        operator.register_autograd(lambda ctx, grad: 2 * grad)
+        return operator
+
+    return decorate
+
+
+def point_of(operator, adapter, *args):
+    record = operator._record
+    return next(points(Probe(record, adapter, [given(record, args, {})])))
+
+
+def test_derivatives_are_taken_in_double_precision(numpy_adapter):
+    point = point_of(OPERATORS["sin"], numpy_adapter, normal.astype("float32"))
+    assert point.dtype == "float64"
+    assert point.sample.title == "the given sample, in double precision"
+
+
+def test_derivatives_are_taken_in_single_precision_where_there_is_no_other(numpy_adapter):
+    @differentiable("single")
+    def single(x: np.ndarray) -> np.ndarray:
+        if x.dtype != np.float32:
+            raise TypeError("float32 only")
+        return x * np.float32(2)
+
+    assert point_of(single, numpy_adapter, normal.astype("float32")).dtype == "float32"
+    assert outcome_of(single, "autograd", normal.astype("float32")).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reason"),
+    [
+        ("float16", "derivatives are not compared in half precision, and the operator takes no other"),
+        ("int64", "no argument is a floating array"),
+    ],
+)
+def test_what_has_no_derivative_to_compare_is_skipped(dtype, reason):
+    @differentiable(f"only_{dtype}")
+    def only(x: np.ndarray) -> np.ndarray:
+        if x.dtype != dtype:
+            raise TypeError(f"{dtype} only")
+        return x * x.dtype.type(2)
+
+    outcome = outcome_of(only, "autograd", np.arange(3).astype(dtype))
+    assert (outcome.status, outcome.reason) == ("skipped", reason)
+
+
+def test_outputs_that_are_integers_have_no_derivative():
+    @differentiable("rounding")
+    def rounding(x: np.ndarray) -> np.ndarray:
+        return np.rint(x).astype("int64")
+
+    assert outcome_of(rounding, "autograd", normal).reason == "no output is a floating array"
+
+
+def test_what_is_declared_non_differentiable_is_skipped():
+    assert (
+        outcome_of(OPERATORS["rounded"], "autograd").reason == "the operator is declared non-differentiable"
+    )
+
+
+def test_an_output_that_does_not_depend_on_an_argument_may_have_no_gradient_for_it():
+    @ow.custom_op("points::first", mutates_args=())
+    def first(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x * 2
+
+    first.register_autograd(lambda ctx, grad: (2 * grad, None))
+    assert outcome_of(first, "autograd", normal, normal).status == "passed"
+
+
+def test_a_slope_that_cannot_be_measured_is_told():
+    @differentiable("steps")
+    def steps(x: np.ndarray) -> np.ndarray:
+        if (np.round(x) != x).any():
+            raise ValueError("whole numbers only")
+        return x * 2
+
+    outcome = outcome_of(steps, "autograd", np.round(normal))
+    assert (outcome.status, outcome.reason) == ("passed", "no slope along x can be measured")
