@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import linecache
+from functools import lru_cache
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
@@ -50,12 +52,23 @@ def compile_function(
     filename = _enter_source(title, text)
     namespace = names.globals
     namespace["__name__"] = "opwright.generated"
-    exec(compile(text, filename, "exec"), namespace)
+    exec(_in_file(_compiled(text), filename), namespace)
     function: FunctionType = namespace.pop(name)
     # A tracer would import the module that the globals name, and there is none.
     del namespace["__name__"]
     finalize(function, linecache.cache.pop, filename, None).atexit = False
     return function
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str) -> CodeType:
+    """Compile a source: operators with parameters of the same names have the same one."""
+    return compile(text, f"{GENERATED}source>", "exec")
+
+
+def _in_file(code: CodeType, filename: str) -> CodeType:
+    inner = (_in_file(one, filename) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.replace(co_filename=filename, co_consts=tuple(inner))
 
 
 def _enter_source(title: str, text: str) -> str:
