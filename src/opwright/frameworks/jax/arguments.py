@@ -115,7 +115,7 @@ class Splitter:
                 f"{self.record.qualname}: argument {argument.name} is static, and JAX traces it",
                 expected=f"a value of type {argument.type} that is known while tracing",
                 got=f"a traced {jax.typeof(value).str_short()}",
-                fix=f"make {argument.name} a 0-d Tensor in the schema, or static in the transform "
+                fix=f"make {argument.name} a {'1-d' if argument.is_list else '0-d'} Tensor in the schema, or static in the transform "
                 f"(jax.jit(..., static_argnames={argument.name!r}))",
             )
         )

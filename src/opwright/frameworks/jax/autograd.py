@@ -323,8 +323,8 @@ def _misfit(point: Point, rule: Rule, name: str, kind: str, aval: Any, got: str)
     source = "backward" if kind == "gradient" else "jvp"
     return GradientError(
         layout(
-            f"{source} of {point.call.record.qualname} returned a {kind} of another shape for {name}",
-            expected=f"shape {aval.shape}",
+            f"{source} of {point.call.record.qualname} returned a {kind} for {name} that does not fit",
+            expected=f"an array of shape {aval.shape}",
             got=got,
             registered=rule.source,
         )

@@ -24,14 +24,12 @@ from opwright.frameworks.jax.arguments import (
 from opwright.frameworks.jax.avals import typed
 from opwright.frameworks.jax.callbacks import Compute, Plan, not_exportable
 from opwright.frameworks.jax.ffi import Target, installed, register, text, value_of
-from opwright.frameworks.jax.kernels import apply, compute
+from opwright.frameworks.jax.kernels import apply, compute, lean, state_of
 from opwright.frameworks.jax.primitive import Computation, default_device_type
 from opwright.frameworks.jax.tracing import naming
 from opwright.keys import IMPLICIT
 from opwright.overload import Kernel, OpOverload
 from opwright.schema import Argument, FunctionSchema
-
-_warned: set[tuple[str, str]] = set()
 
 
 class Call(Computation):
@@ -103,7 +101,8 @@ class Call(Computation):
         run = compute(record, kernel, self.template)
         if kernel.flavour in ("jax", "array_api"):
             run = _named(record, kernel, run)
-        return Plan(record.qualname, kernel.flavour, run, kernel.source, impure)
+        generate = lean(record, kernel, self.template)
+        return Plan(record.qualname, kernel.flavour, run, kernel.source, impure, generate)
 
     def target(self) -> Target | None:
         written = text(self.template)
@@ -147,10 +146,13 @@ class Call(Computation):
         if reason is None and rule is not None:
             nested = like_arguments(self.schema, self.template, dims, None)
             with naming(f"vmap rule of {self.record.qualname}", rule.source):
-                return vmap.by_rule(self.record, rule, axis.size, self.values(args), nested)
-        kernel = self._traced_kernel()
-        if kernel is None and reason is not None and (self.record.key, reason) not in _warned:
-            _warned.add((self.record.key, reason))
+                outs, out_dims = vmap.by_rule(self.record, rule, axis.size, self.values(args), nested)
+            if self.record.rule("fake") is not None:
+                vmap.compare(self, rule, args, dims, outs, out_dims)
+            return outs, out_dims
+        warned = state_of(self.record).warned
+        if reason is not None and reason not in warned and self._traced_kernel() is None:
+            warned.add(reason)
             vmap.warn_of_loop(self.record.qualname, reason)
         return vmap.loop(self, args, dims)
 

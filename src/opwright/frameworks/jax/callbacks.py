@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import importlib.util
+import gc
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ import numpy as np
 from opwright import catalogue
 from opwright.errors import OutputError, UnsupportedError, layout
 from opwright.frameworks.base import Framework, load, of_flavour
+from opwright.frameworks.jax import private
 from opwright.frameworks.jax.avals import canonical
 
 Compute = Callable[[Sequence[Any], Sequence[Any] | None], list[Any]]
@@ -44,6 +46,9 @@ class Plan:
         ``file:line`` of the kernel.
     impure
         Whether two equal calls may differ, so that none is merged or left out.
+    lean
+        ``lean(plan, view)`` returns a body for XLA's buffers that is generated for this very call: inputs,
+        then outputs, each made a NumPy array by ``view``. None where there is only the general one.
     """
 
     title: str
@@ -51,6 +56,7 @@ class Plan:
     compute: Compute
     source: str
     impure: bool = False
+    lean: Callable[[Plan, Callable[[Any], Any]], Callable[..., None]] | None = None
 
     @property
     def inline(self) -> bool:
@@ -109,12 +115,6 @@ def failure(plan: Plan, error: BaseException) -> KernelFailure:
     return KernelFailure(text)
 
 
-def read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the view, closed to writing: XLA's inputs are other arrays' memory."""
-    array.flags.writeable = False
-    return array
-
-
 def fill(plan: Plan, outs: Sequence[Any], results: Sequence[Any]) -> None:
     """Copy a kernel's results into output buffers, after comparing shapes and dtypes exactly."""
     if len(results) != len(outs):
@@ -168,28 +168,56 @@ def on_numpy(plan: Plan) -> Compute:
     return compute
 
 
-def host_body(plan: Plan) -> Callable[[Sequence[Any], Sequence[Any]], None]:
-    """Return what is called with views of XLA's input and output buffers."""
+def host_body(plan: Plan, view: Callable[[Any], Any], count: int) -> Callable[..., None]:
+    """Return what is called with XLA's ``count`` input buffers and then its output buffers."""
+    if plan.lean is not None:
+        return plan.lean(plan, view)
     compute = on_numpy(plan)
+    closed = plan.flavour == "numpy"
 
-    def body(arrays: Sequence[Any], outs: Sequence[Any]) -> None:
+    def body(*buffers: Any) -> None:
+        views = [view(buffer) for buffer in buffers]
         try:
+            arrays, outs = views[:count], views[count:]
+            if closed:
+                for array in arrays:
+                    array.setflags(write=False)
             fill(plan, outs, compute(arrays, outs))
         except BaseException as error:
             raise failure(plan, error) from None
+        del arrays, outs
+        while views:
+            require_released(plan, views.pop())
 
     return body
 
 
-def through_buffers(plan: Plan, shapes: Sequence[jax.ShapeDtypeStruct]) -> Callable[..., Any]:
+def require_released(plan: Plan, view: Any) -> None:
+    """Raise where a kernel keeps a view of a buffer: XLA writes other data there after the call."""
+    if not private.COUNTS_TELL or private.is_sole(view, 1):
+        return
+    gc.collect()  # what only a cycle refers to is not kept
+    if not private.is_sole(view, 1):
+        kept = OutputError(
+            layout(
+                f"kernel of {plan.title} keeps a view of one of its arrays after the call, and XLA reuses the memory",
+                expected="a kernel that keeps copies",
+                got=f"a view of {described(view)} that is still referred to",
+                registered=plan.source,
+                fix="keep numpy.array(x) instead of x",
+            )
+        )
+        raise failure(plan, kept)
+
+
+def through_buffers(plan: Plan, shapes: Sequence[jax.ShapeDtypeStruct], count: int) -> Callable[..., Any]:
     """Return a traceable function that runs a host kernel on XLA's own buffers."""
     from jax.experimental.buffer_callback import buffer_callback
 
-    body = host_body(plan)
-    asarray = np.asarray
+    body = host_body(plan, np.asarray, count)
 
     def callback(_context: Any, outs: Sequence[Any], *arrays: Any) -> None:
-        body([read_only(asarray(array)) for array in arrays], [asarray(out) for out in outs])
+        body(*arrays, *outs)
 
     call: Callable[..., Any] = buffer_callback(callback, list(shapes), has_side_effect=plan.impure)
     return call
@@ -239,14 +267,13 @@ def _stream(flavour: str, stream: int) -> Any:
     return torch.cuda.stream(torch.cuda.ExternalStream(stream))
 
 
-def through_copies(plan: Plan, shapes: Sequence[jax.ShapeDtypeStruct]) -> Callable[..., Any]:
+def through_copies(plan: Plan, shapes: Sequence[jax.ShapeDtypeStruct], count: int) -> Callable[..., Any]:
     """Return a traceable function that runs a host kernel with copies both ways, by public names only."""
-    body = host_body(plan)
+    body = host_body(plan, np.ndarray.view, count)
 
     def callback(*arrays: Any) -> list[Any]:
-        views = [read_only(np.asarray(array).view()) for array in arrays]
         outs = [np.empty(shape.shape, shape.dtype) for shape in shapes]
-        body(views, outs)
+        body(*map(np.asarray, arrays), *outs)
         return outs
 
     def call(*arrays: Any) -> Any:

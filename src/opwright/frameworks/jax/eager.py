@@ -16,7 +16,7 @@ from opwright.entry import Names, compile_function, flat_names, kernel_call
 from opwright.frameworks.base import of_flavour
 from opwright.frameworks.jax import private
 from opwright.frameworks.jax.execute import adopt, hand_over
-from opwright.frameworks.jax.kernels import device_name
+from opwright.frameworks.jax.kernels import device_name, state_of
 from opwright.modes import ACTIVE
 from opwright.outputs import bad_output, is_one
 from opwright.scalars import coercion, coercion_lines
@@ -80,12 +80,10 @@ def _generated(
         check = add("check", _traced_check(record, kernel))
         body += [f"{out} = {call}", *_class_lines(record, names, out, check), f"return {out}"]
         title = f"{schema.qualname} on jax, traced kernel"
-    elif is_one(record):
-        take = add("take", _taker(record, kernel))
-        body.append(f"return {take}({call}, {prefix}sharding, {prefix}device, {prefix}committed)")
-        title = f"{schema.qualname} on jax"
     else:
-        take = add("take", _several(record, kernel))
+        # The general way looks at the aliasing of outputs in the first calls.
+        body.insert(0, f"if {add('unchecked', state_of(record).unchecked)}[0]: {leave}")
+        take = add("take", _taker(record, kernel) if is_one(record) else _several(record, kernel))
         body.append(f"return {take}({call}, {prefix}sharding, {prefix}device, {prefix}committed)")
         title = f"{schema.qualname} on jax"
     return compile_function(title, "call", flat, body, names)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from opwright.frameworks.jax.callbacks import Plan, host_body, read_only
+from opwright.frameworks.jax.callbacks import Plan, host_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -90,18 +90,16 @@ def register(name: str, resolve: Resolve) -> None:
 
 def _body(resolve: Resolve) -> Callable[..., None]:
     """Return what XLA calls with the text, then inputs, then outputs."""
-    bodies: dict[bytes, tuple[int, Callable[..., None]]] = {}
+    bodies: dict[bytes, Callable[..., None]] = {}
     view = np.from_dlpack
 
-    def body(*tensors: Any) -> None:
-        arrays = [view(tensor) for tensor in tensors]
-        call = arrays[0].tobytes()
-        known = bodies.get(call)
-        if known is None:
-            plan, count = resolve(call.decode())
-            known = bodies[call] = (1 + count, host_body(plan))
-        end, run = known
-        run([read_only(array) for array in arrays[1:end]], arrays[end:])
+    def body(call: Any, *tensors: Any) -> None:
+        key = view(call).tobytes()
+        run = bodies.get(key)
+        if run is None:
+            plan, count = resolve(key.decode())
+            run = bodies[key] = host_body(plan, view, count)
+        run(*tensors)
 
     return body
 

@@ -12,6 +12,7 @@ from opwright.entry import deciding
 from opwright.fakes import as_dtype
 from opwright.frameworks.base import Framework, no_kernel
 from opwright.frameworks.jax import eager, fake, invoke
+from opwright.frameworks.jax.kernels import State
 from opwright.frameworks.jax.primitive import default_device_type, primitive
 from opwright.keys import key_of
 
@@ -59,6 +60,15 @@ class JAXFramework(Framework):
                 raise no_kernel(record, self, device_type)
             return general
         return eager.direct(record, kernel, device_type, self.convert, general) if concrete else general
+
+    def attach(self, record: OpOverload) -> None:
+        """Keep nothing yet: a primitive is made at the first call."""
+        record.lowered[self.name] = State()
+
+    def changed(self, event: str, record: OpOverload, item: Any) -> None:
+        """Forget what was kept of an overload."""
+        if event != "undefine":
+            record.lowered[self.name] = State()
 
     def to_numpy(self, array: Any) -> Any:
         """Return a read-only NumPy view of an array on the CPU, a copy of any other."""

@@ -10,20 +10,47 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from opwright.entry import Names, compile_function, kernel_call
 from opwright.errors import OutputError, layout
 from opwright.frameworks.base import of_flavour
-from opwright.frameworks.jax.arguments import Template, fill, flatten_outputs, is_ref, structure_of
-from opwright.frameworks.jax.callbacks import Compute
-from opwright.outputs import is_one, not_same, same_objects
+from opwright.frameworks.jax import private
+from opwright.frameworks.jax.arguments import Template, fill, flatten_outputs, is_ref, paths, structure_of
+from opwright.frameworks.jax.callbacks import Compute, Plan, failure, require_released
+from opwright.frameworks.jax.callbacks import fill as write
+from opwright.outputs import CHECKED_CALLS, check_aliases, is_one, not_same, same_objects
 from opwright.overload import Kernel, OpOverload
 from opwright.rules.autograd import new_values, returned_mutations
 from opwright.schema import FunctionSchema
+
+
+class State:
+    """What JAX keeps of a record beside its own: dropped at every registration.
+
+    ``unchecked`` holds the number of calls of a host kernel whose outputs are still looked at for aliasing;
+    ``warned`` the reasons of warnings that were given.
+    """
+
+    __slots__ = ("unchecked", "warned")
+
+    def __init__(self) -> None:
+        self.unchecked = [CHECKED_CALLS]
+        self.warned: set[str] = set()
+
+
+def state_of(record: OpOverload) -> State:
+    """Return what JAX keeps of a record."""
+    state = record.lowered.get("jax")
+    if state is None:
+        state = record.lowered["jax"] = State()
+    return state
+
 
 Apply = Callable[..., tuple[list[Any], tuple[Any, ...]]]
 
@@ -59,6 +86,7 @@ def apply(record: OpOverload, kernel: Kernel, template: Template) -> Apply:
     into = takes_out(kernel, schema)
     mutated = [i for i, argument in enumerate(schema.arguments) if argument.is_write]
     functional = kernel.flavour == "jax" and bool(mutated)
+    unchecked = [0] if kernel.flavour in ("jax", "array_api") else state_of(record).unchecked
     fn = kernel.fn
 
     def run(arrays: Sequence[Any], outs: Sequence[Any] | None = None) -> tuple[list[Any], tuple[Any, ...]]:
@@ -71,12 +99,107 @@ def apply(record: OpOverload, kernel: Kernel, template: Template) -> Apply:
         result = fn(*leading, *values[:count], **kwargs)
         if functional:
             return _functional(record, kernel, result)
+        if unchecked[0]:
+            check_aliasing(record, kernel, values, result)
         leaves, structure = flatten_outputs(record, result, kernel.flavour, kernel)
         if mutated:
             _require_returned(record, kernel, values, result)
         return leaves + _new_values(schema, values), structure
 
     return run
+
+
+def check_aliasing(record: OpOverload, kernel: Kernel, values: Sequence[Any], result: Any) -> None:
+    """Raise where an output shares memory with an argument or another output; counts down the calls."""
+    to_numpy = of_flavour(kernel.flavour).to_numpy
+
+    def shares(one: Any, other: Any) -> bool:
+        if any(getattr(getattr(array, "device", None), "type", "cpu") != "cpu" for array in (one, other)):
+            return False
+        return bool(np.may_share_memory(to_numpy(one), to_numpy(other)))
+
+    flatten_outputs(record, result, kernel.flavour, kernel)
+    check_aliases(record, values, result, shares)
+    state_of(record).unchecked[0] -= 1
+
+
+def lean(record: OpOverload, kernel: Kernel, template: Template) -> Any:
+    """Return what generates the body of a NumPy kernel with one output for XLA's buffers; None for others."""
+    schema = record.schema
+    one = is_one(record) and str(schema.returns[0].type) == "Tensor"
+    if kernel.flavour != "numpy" or not one or schema.mutated or kernel.with_keyset:
+        return None
+
+    def generate(plan: Plan, view: Callable[[Any], Any]) -> Callable[..., None]:
+        names = Names(schema)
+        return _body(record, kernel, template, plan, names, names.add("view", view))
+
+    return generate
+
+
+def _body(
+    record: OpOverload, kernel: Kernel, template: Template, plan: Plan, names: Names, view: str
+) -> Callable[..., None]:
+    schema, add, prefix = record.schema, names.add, names.prefix
+    static = _in_flavour(schema, template, kernel.flavour)
+    count = len(paths(schema, template))
+    arrays = [f"{prefix}a{index}" for index in range(count)]
+    buffers = [f"{prefix}b{index}" for index in range(count)]
+    out, result, error = prefix + "out", prefix + "result", prefix + "error"
+
+    def passed(argument: Any, entry: Any) -> str:
+        if not argument.has_tensors:
+            return add("static_" + argument.name, entry)
+        if isinstance(entry, tuple):
+            return f"[{', '.join('None' if one is None else arrays[one] for one in entry)}]"
+        return "None" if entry is None else arrays[entry]
+
+    rename = {a.name: passed(a, entry) for a, entry in zip(schema.arguments, static, strict=True)}
+    into = ", out=" + out if takes_out(kernel, schema) else ""
+    lines = [f"{array} = {view}({buffer})" for array, buffer in zip(arrays, buffers, strict=True)]
+    lines += [f"{array}.setflags(write=False)" for array in arrays]
+    lines += [
+        f"{out} = {view}({prefix}b{count})",
+        f"{result} = {add('kernel', kernel.fn)}({kernel_call(schema, rename)}{into})",
+        f"if {add('unchecked', state_of(record).unchecked)}[0]: "
+        f"{add('check', _lean_check(record, kernel, bool(into)))}({result}, {out}, {', '.join(rename.values())})",
+        f"if {result} is {out}: pass",
+        f"elif {result}.__class__ is {add('array', np.ndarray)} and {result}.dtype == {out}.dtype "
+        f"and {result}.shape == {out}.shape: {out}[...] = {result}",
+        f"else: {add('fill', _fill_with(record, kernel, plan))}({out}, {result})",
+        f"{result} = None",
+    ]
+    body = ["try:", *(f"    {line}" for line in lines)]
+    body += [f"except {add('exception', BaseException)} as {error}:"]
+    body += [f"    raise {add('failure', failure)}({add('plan', plan)}, {error}) from None"]
+    references, held = add("references", sys.getrefcount), add("held", require_released)
+    for array in (*arrays, out) if private.COUNTS_TELL else ():
+        # The check takes the only reference: nobody else has one unless the kernel does.
+        test = f"{references}({array}) > {private.REFERENCES_TO_A_LOCAL}"
+        body += [
+            f"if {test}:",
+            f"    {prefix}own = [{array}]",
+            f"    {array} = None",
+            f"    {held}({prefix}plan, {prefix}own.pop())",
+        ]
+    title = f"{schema.qualname} in a program of jax"
+    parameters = ", ".join([*buffers, f"{prefix}b{count}"])
+    return compile_function(title, "body", parameters, body, names)
+
+
+def _lean_check(record: OpOverload, kernel: Kernel, into: bool) -> Callable[..., None]:
+    def check(result: Any, out: Any, *values: Any) -> None:
+        if not (into and result is out):
+            check_aliasing(record, kernel, values, result)
+
+    return check
+
+
+def _fill_with(record: OpOverload, kernel: Kernel, plan: Plan) -> Callable[[Any, Any], None]:
+    def fill_one(out: Any, result: Any) -> None:
+        write(plan, [out], flatten_outputs(record, result, kernel.flavour, kernel)[0])
+
+    return fill_one
 
 
 def _in_flavour(schema: FunctionSchema, template: Template, flavour: str) -> Template:

@@ -81,8 +81,8 @@ def traceable(
             )
         return callbacks.through_device_buffers(plan, shapes)
     if chosen == "pure_callback":
-        return callbacks.through_copies(plan, shapes)
-    return callbacks.through_buffers(plan, shapes)
+        return callbacks.through_copies(plan, shapes, len(operands))
+    return callbacks.through_buffers(plan, shapes, len(operands))
 
 
 def _inlined(plan: Plan, outputs: Sequence[Any]) -> Callable[..., list[Any]]:

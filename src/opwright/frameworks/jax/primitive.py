@@ -146,5 +146,6 @@ def _run_compiled(plan: Plan, arrays: Sequence[Any], call: Computation) -> list[
     # Under debug_nans JAX would run the program again call by call, which would come here again.
     with original_errors(), jax.debug_nans(False), jax.debug_infs(False), jax.disable_jit(False):
         outs = _compiled(*arrays, call=call)
+        jax.block_until_ready(outs)  # on several devices an exception comes with the result
     check_numbers(plan, outs)
     return outs

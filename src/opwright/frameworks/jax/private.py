@@ -82,9 +82,19 @@ def _count_of(array: Any) -> int:
 _SOLE = _count_of(np.empty(1))
 """The count that ``sys.getrefcount`` gives a function for an argument that nobody else holds."""
 
-_COUNTS_TELL = getattr(sys, "_is_gil_enabled", lambda: True)()
+
+def _count_of_local() -> int:
+    array = np.empty(1)
+    return sys.getrefcount(array)
+
+
+REFERENCES_TO_A_LOCAL = _count_of_local()
+"""The count that ``sys.getrefcount`` gives for a local variable that nobody else holds."""
+
+COUNTS_TELL = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether reference counts tell who holds an object: not without the GIL."""
 
 
 def is_sole(array: Any, extra: int) -> bool:
     """Return whether nobody but ``extra`` known holders refers to an array; False where counts do not tell."""
-    return _COUNTS_TELL and sys.getrefcount(array) <= _SOLE + extra
+    return COUNTS_TELL and sys.getrefcount(array) <= _SOLE + extra

@@ -23,13 +23,16 @@ def naming(what: str, source: str) -> Iterator[None]:
     try:
         yield
     except _NEEDS_VALUES as error:
+        if isinstance(error, jax.errors.TracerArrayConversionError):
+            instead = "compute with opwright.array_namespace(x) instead of numpy"
+        else:
+            instead = "compute with arrays instead of Python numbers, take sizes from a static argument"
         raise ArgumentError(
             layout(
                 f"the {what} needs the values of an array that JAX traces",
                 expected="a body that works on shapes, dtypes and array operations alone",
                 got=f"{type(error).__name__}: {str(error).splitlines()[0]}",
                 registered=source,
-                fix="compute with arrays instead of Python numbers, take sizes from a static argument, "
-                "or call the operator outside of jax.jit",
+                fix=f"{instead}, or call the operator outside of jax.jit",
             )
         ) from error

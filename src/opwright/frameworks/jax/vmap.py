@@ -15,11 +15,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from opwright.errors import OutputError, layout
+from opwright.errors import OutputError, UnsupportedError, layout
 from opwright.frameworks.base import of_flavour
 from opwright.frameworks.jax.arguments import flatten_outputs
 from opwright.frameworks.jax.avals import is_live, no_tangent, shaped, without_axis
-from opwright.frameworks.jax.callbacks import Compute, Plan, fill
+from opwright.frameworks.jax.callbacks import Compute, Plan, described, fill
 from opwright.frameworks.jax.ffi import Target, text
 from opwright.frameworks.jax.primitive import Computation
 from opwright.overload import OpOverload
@@ -48,6 +48,34 @@ def by_rule(
     return leaves, [
         _axis(what, rule, i, a, d, size) for i, (a, d) in enumerate(zip(leaves, dims, strict=True))
     ]
+
+
+def compare(
+    call: Computation,
+    rule: Rule,
+    args: Sequence[Any],
+    dims: Sequence[int | None],
+    outs: Sequence[Any],
+    out_dims: Sequence[int | None],
+) -> None:
+    """Raise where a rule's outputs are not those that the fake says, with a batch axis at most."""
+    avals = [jax.typeof(arg) for arg in args]
+    try:
+        expected = call.abstract([_without(aval, dim) for aval, dim in zip(avals, dims, strict=True)])
+    except UnsupportedError:
+        return  # sizes that depend on data are not known beforehand
+    for index, (out, dim, aval) in enumerate(zip(outs, out_dims, expected, strict=True)):
+        got = _without(jax.typeof(out), dim)
+        if got.shape != aval.shape or got.dtype != aval.dtype:
+            what = f"vmap rule of {call.name.replace('.', '::', 1)}"
+            text = f"{described(aval)} as output {index}, without the batch axis {dim} (the fake)"
+            raise _wrong(what, rule, text, described(got))
+
+
+def _without(aval: Any, dim: int | None) -> Any:
+    if dim is None:
+        return aval
+    return shaped((*aval.shape[:dim], *aval.shape[dim + 1 :]), aval.dtype, [aval])
 
 
 def _flat_dims(what: str, rule: Rule, out: Any, dims: Any, count: int) -> list[Any]:
