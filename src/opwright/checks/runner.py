@@ -22,10 +22,10 @@ from opwright.errors import (
     ArgumentValueError,
     NoKernelError,
     OpCheckError,
+    RegistrationTypeError,
     RegistrationValueError,
     layout,
 )
-from opwright.operator import Operator
 from opwright.report import ERRORED, FAILED, PASSED, SKIPPED, Finding, Outcome, Report
 from opwright.targets import find
 
@@ -184,8 +184,11 @@ def _known_laws() -> list[str]:
 def _record(op: Any) -> OpOverload:
     """Return the record of one operator; a plain function, a packet or a name is a ValueError."""
     packet = hasattr(op, "overloads")
-    if isinstance(op, Operator) or (hasattr(op, "_schema") and not packet):
-        record = find(op)
+    if not packet and not isinstance(op, str):
+        try:
+            record = find(op)
+        except RegistrationTypeError:
+            record = None
         if record is not None:
             return record
     raise ArgumentValueError(

@@ -27,6 +27,8 @@ def snippet(record: OpOverload, adapter: Adapter, sample: Sample, lines: Sequenc
 
 def operator_text(record: OpOverload) -> str:
     """Return the expression for an operator."""
+    if record.operator is None:
+        return f"{record.owner}.ops.{record.name.replace('::', '.')}.{record.overload or 'default'}"
     return f"ow.ops.{record.name.replace('::', '.')}.{record.overload or 'default'}"
 
 
@@ -62,7 +64,7 @@ def passed(sample: Sample, texts: Sequence[str]) -> list[str]:
 
 
 def _definition(record: OpOverload) -> list[str]:
-    module = record.operator.__module__
+    module = getattr(record.operator, "__module__", "builtins")
     lines = [f"op = {operator_text(record)}"]
     if module in sys.modules and module not in ("__main__", "builtins"):
         return [f"import {module}", *lines]

@@ -89,3 +89,26 @@ def test_it_is_among_the_frameworks_by_default():
     assert installed("torch")
     report = opcheck(RIGHT["sort"], test_utils="schema")
     assert report.frameworks[:2] == ["numpy", "torch"]
+
+
+def test_operators_of_torchs_own_are_checked():
+    report = opcheck(torch.ops.aten.sin.default, (torch.ones(3),))
+    assert report == dict.fromkeys(report, "SUCCESS")
+    assert report.outcome("fake", "torch").status == "passed"
+    assert report.outcome("autograd", "torch").reason == "torch has the rules of its own operators"
+
+
+def test_operators_of_torch_library_are_checked():
+    @torch.library.custom_op("portable::of_torch", mutates_args=())
+    def of_torch(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    of_torch.register_fake(lambda x: x.new_empty((*x.shape, 1)))
+    report = opcheck(of_torch, (torch.ones(3),), raise_exception=False)
+    assert [finding.id for finding in report.findings] == ["OW201"]
+    assert "op = torch.ops.portable.of_torch.default\n" in report.findings[0].snippet
+
+
+def test_a_packet_of_torch_is_a_value_error():
+    with pytest.raises(ValueError, match="got: a packet of overloads"):
+        opcheck(torch.ops.aten.sin, (torch.ones(3),))

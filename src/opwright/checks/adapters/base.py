@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright import catalogue
 from opwright.errors import OpCheckError, RegistrationValueError, layout
+from opwright.frameworks.base import load
 from opwright.rules.autograd import new_values
 from opwright.source import source_of
 
@@ -235,6 +236,11 @@ def _module(name: str) -> str:
     return f"opwright.checks.adapters.{name}"
 
 
+def operator_of(record: OpOverload) -> Any:
+    """Return what is called: the operator, or its owner's own overload object."""
+    return record.operator if record.operator is not None else load(record.owner).native(record)
+
+
 def outputs_of(record: OpOverload, out: Any) -> list[Any]:
     """Return one entry for each return of a call."""
     schema = record.schema
@@ -264,6 +270,8 @@ def missing_rule(record: OpOverload, kind: str) -> Unsupported | None:
     """Return why there is nothing to look at without a rule, or None where there is one."""
     if record.rule(kind) is not None:
         return None
+    if record.owner:
+        return None if kind == "fake" else Unsupported(f"{record.owner} has the rules of its own operators")
     if kind == "fake":
         return None if {"inplace", "out"} & set(record.tags) else Unsupported("no fake is registered")
     return Unsupported(MISSING[kind])

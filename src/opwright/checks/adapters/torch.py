@@ -15,6 +15,7 @@ from opwright.checks.adapters.base import (
     differentiable_wrapper,
     missing_rule,
     mutated,
+    operator_of,
     outputs_of,
 )
 from opwright.errors import OpCheckError
@@ -79,7 +80,7 @@ class TorchAdapter(Adapter):
     def call(self, record: OpOverload, values: Sequence[Any]) -> Called:
         """Call the operator; arguments are mutated in place."""
         args, kwargs = call_arguments(record, values)
-        return Called(outputs_of(record, record.operator(*args, **kwargs)), mutated(record, values))
+        return Called(outputs_of(record, operator_of(record)(*args, **kwargs)), mutated(record, values))
 
     def supports(self, record: OpOverload, kind: str) -> Unsupported | None:
         """Return why a rule that is missing leaves nothing to look at."""
@@ -113,7 +114,7 @@ class TorchAdapter(Adapter):
             pairs = zip(record.schema.arguments, values, strict=True)
             fakes = [one(value, a.name) if a.has_tensors else value for a, value in pairs]
             args, kwargs = call_arguments(record, fakes)
-            outputs = outputs_of(record, record.operator(*args, **kwargs))
+            outputs = outputs_of(record, operator_of(record)(*args, **kwargs))
             return Faked([_metas(out, f"output {i}", seen) for i, out in enumerate(outputs)])
 
     def vjp(self, record: OpOverload, values: Sequence[Any], wanted: Sequence[Any]) -> Pullback:
@@ -153,7 +154,7 @@ class TorchAdapter(Adapter):
         args, kwargs = call_arguments(record, values)
 
         def function(*positional: Any) -> Any:
-            out = record.operator(*positional, **kwargs)
+            out = operator_of(record)(*positional, **kwargs)
             return torch.zeros(()) if not record.schema.returns else out  # vmap wants a tensor
 
         for in_dims in reversed(levels):
