@@ -61,7 +61,7 @@ class Plan:
         return None if self.jvp_rule is None else self.jvp_rule.setup_context
 
 
-class Dispatch(torch.autograd.Function):
+class Dispatch(private.SingleLevelFunction):
     """What is applied; each overload has a subclass that carries its name."""
 
     @staticmethod
@@ -122,7 +122,7 @@ def _refuse_inputs(call: Call, values: Sequence[Any], outputs: Sequence[Any]) ->
                 )
 
 
-def make_kernel(state: Lowered, make_lean: Callable[..., Any]) -> Callable[..., Any]:
+def make_kernel(state: Lowered, make_lean: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Return the kernel for the dispatch key ``Autograd``.
 
     ``make_lean(state, kernel, output)`` makes the function that records a gradient outside functorch and
@@ -132,7 +132,7 @@ def make_kernel(state: Lowered, make_lean: Callable[..., Any]) -> Callable[..., 
     grad_enabled, any_requires_grad = torch.is_grad_enabled, private.any_requires_grad
     functorch_active, forward_ad = private.functorch_active, private.forward_ad
     native = state.native
-    leanest = not state.mutated and all(str(entry.type) == "Tensor" for entry in state.record.schema.returns)
+    plain = not state.mutated and all(str(entry.type) == "Tensor" for entry in state.record.schema.returns)
 
     def go_on(*args: Any, **kwargs: Any) -> Any:
         with below():
@@ -144,7 +144,7 @@ def make_kernel(state: Lowered, make_lean: Callable[..., Any]) -> Callable[..., 
             with below():
                 return redispatch(keyset & after, *args, **kwargs)
         flat = state.flat(args, kwargs)
-        if not full and leanest:
+        if not full and plain and make_lean is not None:
             lean = state.cache.get("lean") or state.derive("lean", lambda: make_lean(state, go_on, _unchanged))
             return lean(*flat)
         return apply(state, keyset, flat, full=full)

@@ -2,7 +2,8 @@
 
 * One FRAGMENT library for a definition: torch can only destroy a Library whole and refuses a second
   definition of a name.
-* One IMPL library for each dispatch key that has a kernel of ours, so that each can be exchanged alone.
+* What a change asks for goes into one IMPL library; where one of its kernels must go, it goes whole, and what
+  is still wanted of it is installed again.
 * Kernels read the record's rules when they are called; only which keys have one depends on the rules.
 """
 
@@ -17,9 +18,11 @@ from torch.library import Library
 from opwright.errors import DuplicateError, layout
 from opwright.frameworks.torch import autocast, autograd, backend, eager, fake, foreign_keys, held, mutation, opaque, private, torch_dispatch, triton, vmap
 from opwright.frameworks.torch.lowered import Lowered
+from opwright.frameworks.torch.schema_text import torch_signature
 from opwright.keys import DEFAULT, IMPLICIT
 from opwright.overload import OpOverload
 from opwright.rules.autograd import AutogradRule
+from opwright.rules.base import Rule
 from opwright.rules.decomposition import DecompositionRule
 
 _KEYSET = ("Autograd", "ADInplaceOrView")  # our kernels there get the dispatch key set
@@ -39,7 +42,7 @@ def attach(record: OpOverload) -> Lowered:
     state.fragment = Library(namespace, "FRAGMENT")
     tags = tuple(tag for tag in (getattr(torch.Tag, name, None) for name in record.tags) if tag is not None)
     try:
-        state.fragment.define(state.op_name + record.schema.signature, tags=tags)
+        state.fragment.define(state.op_name + torch_signature(record.schema), tags=tags)
         state.native = getattr(getattr(getattr(torch.ops, namespace), name), record.overload or "default")
         record.lowered["torch"] = state
         sync(state)
@@ -62,16 +65,37 @@ def _taken(record: OpOverload) -> DuplicateError:
     )
 
 
-def sync(state: Lowered) -> None:
-    """Install the kernels that the record's present kernels and rules ask for, and remove all others."""
+_READ_WHEN_CALLED = ("fake", "autograd", "jvp", "vmap", "samples")
+"""Kinds of rules for which a kernel stands beside every explicit one, whether there is a rule or not."""
+
+
+def sync(state: Lowered, item: Any = None) -> None:
+    """Install the kernels that the record's present kernels and rules ask for, and remove all others.
+
+    ``item`` is what has changed, where only one thing has.
+    """
     state.cache.clear()
     sync_opaque(state)
+    if DEFAULT in state.installed and isinstance(item, Rule) and item.kind in _READ_WHEN_CALLED:
+        return
     wanted = _wanted(state)
-    for slot in [slot for slot in state.installed if slot not in wanted]:
-        private.destroy(state.installed.pop(slot))
-    for slot, make in wanted.items():
-        if slot not in state.installed:
-            state.installed[slot] = make()
+    for library in {state.installed[slot] for slot in state.installed if slot not in wanted}:
+        _drop(state, library)
+    missing = {slot: make for slot, make in wanted.items() if slot not in state.installed}
+    if missing:
+        state.bundle = Library(state.record.name.partition("::")[0], "IMPL")
+        try:
+            for slot, make in missing.items():
+                state.installed[slot] = make()
+        finally:
+            state.bundle = None
+
+
+def _drop(state: Lowered, library: Library) -> None:
+    """Destroy a library, with every kernel that it holds."""
+    for slot in [slot for slot, held_by in state.installed.items() if held_by is library]:
+        del state.installed[slot]
+    private.destroy(library)
 
 
 def sync_opaque(state: Lowered) -> None:
@@ -92,7 +116,8 @@ def _wanted(state: Lowered) -> dict[Any, Callable[[], Library]]:
     explicit = not wanted or any(k.enabled and foreign_keys.is_backend(k) for k in others)
     if explicit:
         wanted[DEFAULT] = lambda: _impl(state, DEFAULT, backend.make_kernel(state))
-        wanted["fake"] = lambda: _install_fake(state)
+        if IMPLICIT not in wanted:  # torch refuses a fake for what it decomposes
+            wanted["fake"] = lambda: _install_fake(state)
     if explicit or record.rule("autograd") or record.rule("jvp"):
         wanted["Autograd"] = lambda: _impl(state, "Autograd", _autograd_kernel(state))
     if explicit or record.rule("vmap"):
@@ -115,16 +140,18 @@ def _wanted(state: Lowered) -> dict[Any, Callable[[], Library]]:
 
 
 def _impl(state: Lowered, key: str, kernel: Callable[..., Any]) -> Library:
-    library = Library(state.record.name.partition("::")[0], "IMPL")
+    library = state.bundle
+    assert library is not None  # noqa: S101  (what is wanted is installed in one go)
     for one in held.concrete_keys(state.record.qualname, key):
         library.impl(state.op_name, kernel, one, with_keyset=key in _KEYSET)
     return library
 
 
 def _install_fake(state: Lowered) -> Library:
-    namespace = state.record.name.partition("::")[0]
-    library = Library(namespace, "IMPL")
-    torch.library.register_fake(f"{namespace}::{state.op_name}", fake.make_kernel(state), lib=library, _stacklevel=2)
+    library = state.bundle
+    assert library is not None  # noqa: S101  (the same)
+    qualname = f"{library.ns}::{state.op_name}"
+    private.register_fake(library, qualname, fake.make_kernel(state), state.record.source)
     return library
 
 
@@ -149,9 +176,8 @@ def detach(state: Lowered) -> None:
     """Take the overload out of torch's dispatcher, with the operators that run its backwards."""
     for inner in state.inner:
         detach(inner)
-    for library in state.installed.values():
-        private.destroy(library)
-    state.installed.clear()
+    for library in set(state.installed.values()):
+        _drop(state, library)
     if state.fragment is not None:
         private.destroy(state.fragment)
 

@@ -56,7 +56,7 @@ class TorchFramework(Framework):
             define.detach(state)
             record.lowered.pop("torch", None)
         else:
-            define.sync(state)
+            define.sync(state, item)
             self._fill_table(record)
 
     def _fill_table(self, record: OpOverload) -> None:

@@ -28,11 +28,12 @@ class Lowered:
     for each argument (None where there is none). ``cache`` holds what kernels derive from the record's
     present kernels and rules; a change empties it. ``opaque`` has the rules whose bodies run as operators of
     their own (``inner``), each with what stands in for it; ``backward_of`` is the rule that such an
-    operator runs. ``runs`` counts those of an operator that mutates. ``warned`` says whether the loop of vmap was warned of.
+    operator runs. ``bundle`` is the library that is being filled, ``runs`` counts those of an operator that mutates. ``warned`` says whether the loop of vmap was warned of.
     """
 
     __slots__ = (
         "backward_of",
+        "bundle",
         "cache",
         "count",
         "defaults",
@@ -66,6 +67,7 @@ class Lowered:
         self.lists = tuple(i for i, a in enumerate(arguments) if a.is_tensor_list)
         self.mutated = tuple(i for i, a in enumerate(arguments) if a.is_write and a.has_tensors)
         self.fragment: Library | None = None
+        self.bundle: Library | None = None
         self.native: Any = None
         self.installed: dict[Any, Library] = {}
         self.cache: dict[Any, Any] = {}

@@ -86,6 +86,21 @@ def require() -> None:
         )
 
 
+_single_level_function: Any = getattr(torch.autograd.function, "_SingleLevelFunction", torch.autograd.Function)
+
+
+class SingleLevelFunction(_single_level_function):
+    """The base of autograd functions that act at the innermost level only.
+
+    From torch 2.14 on, functorch takes every ``torch.autograd.Function`` itself, its bare ``apply`` too.
+    """
+
+    @staticmethod
+    def _compiled_autograd_key(ctx: Any) -> tuple[int]:
+        """Return what compiled autograd tells functions apart by; only ``Function`` has it in torch."""
+        return (ctx._autograd_function_id,)  # noqa: SLF001
+
+
 def single_level_apply(cls: type) -> Callable[..., Any]:
     """Return ``apply`` of an autograd function that acts at the innermost level only.
 
@@ -208,6 +223,16 @@ def never_traced(function: Any) -> Any:
     skip = frames._FrameAction.SKIP  # noqa: SLF001
     mark(function.__code__, frames._FrameExecStrategy(skip, skip))  # noqa: SLF001
     return function
+
+
+def register_fake(library: torch.library.Library, qualname: str, fn: Callable[..., Any], source: str) -> None:
+    """Register a fake in a library; torch's public function walks the caller's frames for the source."""
+    holder = getattr(entry_of(qualname), "fake_impl", None)
+    handles = getattr(library, "_registration_handles", None)
+    if holder is None or handles is None:
+        torch.library.register_fake(qualname, fn, lib=library)
+    else:
+        handles.append(holder.register(fn, source, lib=library, allow_override=True))
 
 
 def destroy(library: torch.library.Library) -> None:
