@@ -8,7 +8,7 @@ else the machine does meanwhile does not count.
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import importlib.util
 import os
 import platform
@@ -198,7 +198,7 @@ def bench_parse() -> None:
 
 def main() -> None:
     """Print the table."""
-    today = datetime.datetime.now(tz=datetime.UTC).date()
+    today = dt.datetime.now(tz=dt.UTC).date()
     print(f"{today}  Opwright {ow.__version__}, Python {platform.python_version()}, NumPy {np.__version__}")
     print(f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores\n")
     bench_calls()

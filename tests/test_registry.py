@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import os
 import threading
@@ -555,3 +556,33 @@ def test_fork_while_another_thread_holds_the_lock(f, ns):
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     np.testing.assert_array_equal(f(X), X * 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+@pytest.mark.parametrize("module", ["catalogue", "modes"])
+def test_no_lock_of_the_engine_stays_taken_in_a_child(module):
+    name = {"catalogue": "_lock", "modes": "_count_lock"}[module]
+    lock = getattr(importlib.import_module(f"opwright.{module}"), name)
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait(10)
+    threading.Timer(0.2, leave.set).start()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            with lock:
+                code = 0
+        finally:
+            os._exit(code)
+    thread.join(10)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import sys
-from _thread import RLock, get_ident
+from _thread import get_ident
 from weakref import WeakKeyDictionary
 
 from opwright.errors import (
@@ -23,6 +23,7 @@ from opwright.errors import (
 )
 from opwright.framework_info import BUILT_IN as _BUILT_IN
 from opwright.framework_info import FrameworkInfo as FrameworkInfo  # noqa: PLC0414  (its public home is here)
+from opwright.lock import Lock, held_over_fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ else:
 
 
 _infos: tuple[FrameworkInfo, ...] = _BUILT_IN  # replaced whole under the lock: readers need none
-_lock = RLock()
+_lock = held_over_fork(Lock())
 _entry_points_read = False
 _readers: set[int] = set()
 _framework_of: WeakKeyDictionary[type, FrameworkInfo] = WeakKeyDictionary()

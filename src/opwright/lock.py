@@ -1,4 +1,4 @@
-"""The registry's lock: re-entrant, held over ``fork``, and never waited for by a finalizer.
+"""The lock of what processes share: re-entrant, held over ``fork``, never waited for by a finalizer.
 
 * The forking thread holds it, so that no child starts in the midst of another thread's commit.
 * The garbage collector runs finalizers anywhere: in a thread that is committing, or that holds another lock
@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from _thread import RLock
 from collections import deque
@@ -65,3 +66,12 @@ class Lock:
                     sys.excepthook(*sys.exc_info())
         finally:
             self._depth -= 1
+
+
+def held_over_fork(lock: Lock) -> Lock:
+    """Let the forking thread hold a lock over every fork: in the child it is free, what it guards whole."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=lock.__enter__, after_in_parent=lock.__exit__, after_in_child=lock.__exit__
+        )
+    return lock

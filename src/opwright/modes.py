@@ -8,11 +8,11 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 from opwright.errors import ArgumentError, ContextError, UnsupportedError, layout
+from opwright.lock import Lock, held_over_fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ACTIVE: list[int] = [0]
 """How many modes are entered in this process, in all threads together."""
 
-_count_lock = threading.Lock()
+_count_lock = held_over_fork(Lock())
 
 MODES: ContextVar[tuple[Any, ...]] = ContextVar("opwright_modes", default=())
 """The modes of this context, outermost first."""

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from contextlib import contextmanager
 from functools import update_wrapper
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from opwright.duplicates import check_override
 from opwright.errors import RegistrationError, StaleError, layout
-from opwright.lock import Lock
+from opwright.lock import Lock, held_over_fork
 from opwright.source import caller
 
 if TYPE_CHECKING:
@@ -29,9 +28,7 @@ class PendingWarning(UserWarning):
     """A registration that waited for its operator does not fit it and was dropped."""
 
 
-lock = Lock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=lock.__enter__, after_in_parent=lock.__exit__, after_in_child=lock.__exit__)
+lock = held_over_fork(Lock())
 
 records: dict[str, OpOverload] = {}
 """Every live record by ``ns::name.overload``, ``default`` spelled out."""
