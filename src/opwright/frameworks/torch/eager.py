@@ -180,9 +180,10 @@ class _Writer:
         rest = iter(shapes)
         flat = [next(rest) if argument.has_tensors else None for argument in self.schema.arguments]
         assert self.plan.rule is not None  # noqa: S101  (without a rule there is no check)
-        return tuple(checked(Given(self.plan, flat, ()), self.plan.rule, grads))
+        given: Any = Given(self.plan, flat, ())
+        return tuple(checked(given, self.plan.rule, grads))
 
-    def _check_lists(self, grads: Any, given: Given) -> list[Any]:
+    def _check_lists(self, grads: Any, given: Any) -> list[Any]:
         assert self.plan.rule is not None  # noqa: S101  (the same)
         return checked(given, self.plan.rule, grads)
 

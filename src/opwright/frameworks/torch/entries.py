@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from opwright.frameworks.torch import backend, eager, guards
+from opwright.frameworks.torch import backend, bridged, eager, guards
 from opwright.frameworks.torch.bodies import meets_no_gradient
 from opwright.keys import IMPLICIT
 from opwright.outputs import CHECKED_CALLS
@@ -125,7 +125,7 @@ class Entries:
             return
         grad = self._grad(kernel, any(tensor.requires_grad for tensor in tensors))
         output = backend.output_check(self._state, kernel)
-        fn = self._function_of(kernel, device)
+        fn = self._function_of(kernel, tensors)
         if self._unchecked:
             fn = self._checked(fn, output)
         differentiate = self._slow
@@ -151,10 +151,14 @@ class Entries:
         # A body that takes other arrays has no use for grad mode.
         return GRAD_OFF if own and not meets_no_gradient(kernel.fn) else STRAIGHT
 
-    def _function_of(self, kernel: Kernel, device: torch.device) -> Callable[..., Any]:
-        """Return the function that runs a kernel on tensors of a device, called as the author's is."""
+    def _function_of(self, kernel: Kernel, tensors: list[Any]) -> Callable[..., Any]:
+        """Return the function that runs a kernel on tensors like these, called as the author's is."""
+        device = tensors[0].device
         if kernel.flavour in eager.OWN_FLAVOURS:
             return _on_device(kernel.fn, device)
+        direct = bridged.make(self._state, kernel, tensors) if kernel.flavour == "numpy" else None
+        if direct is not None:
+            return direct
         run = backend.make_runner(self._state, device.type)
         names = self._state.names
         if not names:

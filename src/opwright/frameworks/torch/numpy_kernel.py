@@ -7,29 +7,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from opwright.errors import ArgumentError, OutputError, layout
 from opwright.frameworks.base import load
-from opwright.outputs import alias_error, bad_output, not_same, same_objects
 from opwright.frameworks.torch.convert import NoNumPyError, from_numpy, overlaps_itself, to_numpy
-from opwright.frameworks.torch.lowered import Lowered
-from opwright.overload import Kernel
+from opwright.outputs import alias_error, bad_output, not_same, same_objects
 from opwright.scalars import coercion
 from opwright.schema import Argument, ListType, OptionalType, Return, Type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opwright.frameworks.torch.lowered import Lowered
+    from opwright.overload import Kernel
 
 
 def make_runner(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...]], Any]:
     """Return the function that runs a NumPy kernel on one value for each argument."""
     record = state.record
-    convert = [(i, _input(state, argument)) for i, argument in enumerate(record.schema.arguments)]
+    convert = [(i, input_converter(state, argument)) for i, argument in enumerate(record.schema.arguments)]
     needed = [(i, fn) for i, fn in convert if fn is not None]
-    mutated = [i for i in state.mutated]
-    take = _output(state, kernel)
+    mutated = list(state.mutated)
+    take = output_taker(state, kernel)
     fn, apply = kernel.fn, state.apply
 
     def run(flat: tuple[Any, ...]) -> Any:
@@ -44,7 +47,7 @@ def make_runner(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...]], A
     return run
 
 
-def _input(state: Lowered, argument: Argument) -> Callable[[Any], Any] | None:
+def input_converter(state: Lowered, argument: Argument) -> Callable[[Any], Any] | None:
     """Return what turns an argument's value into what a NumPy kernel takes, or None where nothing does."""
     if not argument.has_tensors:
         if argument.choices is None and argument.base not in ("ScalarType", "Device"):
@@ -92,7 +95,7 @@ def _arrays(values: Any) -> list[Any]:
     return []
 
 
-def _output(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...], list[Any], Any], Any]:
+def output_taker(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...], list[Any], Any], Any]:
     """Return the function that makes tensors of what a NumPy kernel returned, or raises."""
     record = state.record
     schema = record.schema
@@ -158,6 +161,3 @@ def _tensor(state: Lowered, kernel: Kernel, entry: Return, type_: Type, index: i
         return from_numpy(value)
     except NoNumPyError as error:
         raise OutputError(f"{record.qualname}: output {index}: {error}") from None
-
-
-
