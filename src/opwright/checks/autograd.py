@@ -84,7 +84,8 @@ def check(probe: Probe) -> Iterator[Finding]:
         return
     missing = probe.adapter.supports(probe.record, "autograd")
     if missing is not None:
-        yield from _not_registered(probe)
+        if not probe.record.owner:
+            yield from _not_registered(probe)
         probe.skip(missing.reason)
         return
     for point in points(probe):

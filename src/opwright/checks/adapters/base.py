@@ -67,6 +67,11 @@ class Faked:
     outputs: list[Any]
     asked: list[Asked] = field(default_factory=list)
 
+    def arrays(self) -> list[Meta]:
+        """Return the arrays among the outputs, those in lists too."""
+        many = [one for out in self.outputs for one in (out if isinstance(out, list) else [out])]
+        return [one for one in many if isinstance(one, Meta)]
+
 
 @dataclass(slots=True)
 class Pullback:
