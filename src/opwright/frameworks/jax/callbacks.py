@@ -185,7 +185,7 @@ def host_body(plan: Plan, view: Callable[[Any], Any], count: int) -> Callable[..
             fill(plan, outs, compute(arrays, outs))
         except BaseException as error:
             raise failure(plan, error) from None
-        del arrays, outs
+        array = arrays = outs = None  # type: ignore[assignment]
         while views:
             require_released(plan, views.pop())
 
