@@ -235,6 +235,30 @@ def test_gradcheck_and_gradgradcheck_of_direct_calls():
     assert path.taken.count("direct") > path.taken.count("dispatcher")
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [torch_situations.with_rule, torch_situations.of_any, torch_situations.of_numpy, torch_situations.cast],
+)
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_a_compiled_backward_of_a_direct_call(kind):
+    from torch._dynamo import compiled_autograd
+
+    path = torch_situations.Path()
+    op = kind(path)
+    found = []
+    for turn in range(3):
+        x = torch.linspace(0.5, 2, 3).requires_grad_()
+        out = op(x * 1)
+        if turn < 2:
+            out.sum().backward()
+        else:
+            with compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
+                out.sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(found[2], found[0])
+    assert path.taken == ["dispatcher", "direct", "direct"]
+
+
 def test_gradients_that_only_some_arguments_need():
     seen = []
 

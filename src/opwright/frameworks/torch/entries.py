@@ -126,7 +126,7 @@ class Entries:
         grad = self._grad(kernel, any(tensor.requires_grad for tensor in tensors))
         output = backend.output_check(self._state, kernel)
         fn = self._function_of(kernel, tensors)
-        if self._unchecked:
+        if self._unchecked > 0:
             fn = self._checked(fn, output)
         differentiate = self._slow
         if grad == DIFFERENTIATE and eager.possible(self._state):
@@ -136,7 +136,7 @@ class Entries:
 
     def _store(self, pattern: Any, entries: tuple[tuple[Any, ...], ...]) -> None:
         if pattern not in self.found and len(self.found) >= MOST_PATTERNS:
-            self.found.pop(next(iter(self.found)), None)
+            self.found.pop(list(self.found)[0], None)  # noqa: RUF015  (other threads may add while an iterator runs)
         self.found[pattern] = entries
         if pattern == ():
             self._changed(entries)
@@ -172,7 +172,7 @@ class Entries:
         def checked(*args: Any, **kwargs: Any) -> Any:
             out = output((*args, *(kwargs[name] for name in names)), fn(*args, **kwargs))
             self._unchecked -= 1
-            if self._unchecked == 0:
+            if self._unchecked <= 0:
                 for pattern, entries in list(self.found.items()):
                     self._store(pattern, tuple(self._without_check(Entry(*entry)) for entry in entries))
             return out
