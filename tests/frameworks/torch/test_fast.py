@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import gc
 import re
@@ -183,6 +184,47 @@ def test_a_kernel_with_the_dispatch_keys_gets_them():
     assert [op(torch.ones(1)).item() for _ in range(3)] == [2.0] * 3
     assert all(keys.has(torch._C.DispatchKey.CPU) for keys in seen)
     library._destroy()
+
+
+def test_a_kernel_that_skips_its_key_keeps_the_dispatcher_in_use():
+    op = torch_situations.without_rule()
+    library = ow.Library("situations", "FRAGMENT")
+    library.impl(op._record.qualname, ow.fallthrough_kernel, "AutocastCPU")
+    reason = "a kernel takes the dispatch keys, or skips one, which torch's dispatcher knows of"
+    assert fast.reason_against(op._record) == reason
+    with torch.autocast("cpu"):
+        assert op(torch.ones(1)).item() == 3.0
+    library._destroy()
+
+
+class Devices:
+    """Stands for ``torch.cuda`` on a machine with several."""
+
+    def __init__(self, count):
+        self.count, self.current, self.entered = count, 0, []
+
+    def device_count(self):
+        return self.count
+
+    def current_device(self):
+        return self.current
+
+    def device(self, index):
+        self.entered.append(index)
+        return contextlib.nullcontext()
+
+
+def test_the_device_of_the_tensors_is_made_current_where_there_are_several(monkeypatch):
+    several = Devices(2)
+    monkeypatch.setattr(torch, "cuda", several)
+    kernel = lambda x, *, k: (x, k)  # noqa: E731
+    assert entries._on_device(kernel, torch.device("cpu")) is kernel
+    on_first = entries._on_device(kernel, torch.device("cuda", 0))
+    on_second = entries._on_device(kernel, torch.device("cuda", 1))
+    assert on_first(1, k=2) == on_second(1, k=2) == (1, 2)
+    assert several.entered == [1]
+    monkeypatch.setattr(torch, "cuda", Devices(1))
+    assert entries._on_device(kernel, torch.device("cuda", 0)) is kernel
 
 
 def test_a_subclass_first_never_leaves_a_direct_call_in_the_table():

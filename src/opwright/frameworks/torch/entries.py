@@ -195,15 +195,16 @@ def _has_autocast(record: OpOverload) -> bool:
 
 
 def _on_device(fn: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Return ``fn`` with a CUDA device made current around it, where there are several."""
-    if device.type != "cuda" or torch.cuda.device_count() <= 1:
+    """Return ``fn`` with a device made current around it, where there are several of its type."""
+    module = getattr(torch, device.type)
+    if device.index is None or module.device_count() <= 1:
         return fn
     index = device.index
 
     def on_device(*args: Any, **kwargs: Any) -> Any:
-        if torch.cuda.current_device() == index:
+        if module.current_device() == index:
             return fn(*args, **kwargs)
-        with torch.cuda.device(index):
+        with module.device(index):
             return fn(*args, **kwargs)
 
     return on_device

@@ -80,8 +80,8 @@ def reason_against(record: OpOverload, values: Sequence[Any] = ()) -> str | None
     for key in (*(kernel.key for kernel in record.kernels), *record.fallbacks):
         if not _only_last(key):
             return f"it has a kernel for {key}, which torch's dispatcher calls"
-    if any(kernel.with_keyset for kernel in record.kernels):
-        return "a kernel takes the dispatch keys, which torch's dispatcher knows"
+    if any(kernel.with_keyset or kernel.falls_through for kernel in record.kernels):
+        return "a kernel takes the dispatch keys, or skips one, which torch's dispatcher knows of"
     if record.kernel(IMPLICIT) is not None and (record.rule("autograd") or len(record.kernels) > 1):
         return "gradients go through one kernel of several, or there is a rule beside it"
     return None

@@ -27,6 +27,9 @@ Check = Any
 
 CLASSES = (Tensor, Parameter)
 
+DEVICES = ("cpu", "cuda", "xpu", "mps")
+"""Device types whose tensors are what they seem; those of others may be wrappers of torch's own class."""
+
 
 class Probes(NamedTuple):
     """Torch's private functions that the direct call needs, each a test of the thread's state."""
@@ -108,7 +111,7 @@ def is_plain(tensor: Any) -> bool:
 
 def _keys_of_plain(device: str) -> frozenset[int]:
     """Return the dispatch keys of dense tensors on a device, made in and outside inference mode."""
-    if device == "meta":
+    if device not in DEVICES:
         return frozenset()
     found = set()
     for inference in (False, True):
