@@ -9,8 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +21,9 @@ from opwright.frameworks.torch.lowered import Lowered, tensors_in
 from opwright.outputs import same_objects
 from opwright.rules.autograd import AutogradRule, new_values, run_setup_context
 from opwright.rules.jvp import JvpRule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 class Plan:
@@ -65,7 +67,7 @@ class Dispatch(private.SingleLevelFunction):
     """What is applied; each overload has a subclass that carries its name."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *values: Any) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, call: Call, *values: Any) -> Any:
         plan, state = call.plan, call.plan.state
         inputs = call.nest(values)
         keyset = call.keyset & private.after_autograd
@@ -102,7 +104,7 @@ class Dispatch(private.SingleLevelFunction):
         return (None, *checked(call, rule, returned))
 
     @staticmethod
-    def jvp(ctx: Any, _call: Any, *tangents: Any) -> Any:  # type: ignore[override]
+    def jvp(ctx: Any, _call: Any, *tangents: Any) -> Any:
         return jvp.tangents_of_outputs(ctx, tangents)
 
 
@@ -145,11 +147,13 @@ def make_kernel(state: Lowered, make_lean: Callable[..., Any] | None = None) -> 
                 return redispatch(keyset & after, *args, **kwargs)
         flat = state.flat(args, kwargs)
         if not full and plain and make_lean is not None:
-            lean = state.cache.get("lean") or state.derive("lean", lambda: make_lean(state, go_on, _unchanged))
+            lean = state.cache.get("lean") or state.derive(
+                "lean", lambda: make_lean(state, go_on, _unchanged)
+            )
             return lean(*flat)
         return apply(state, keyset, flat, full=full)
 
-    return private.never_traced(kernel)  # type: ignore[no-any-return]
+    return private.never_traced(kernel)
 
 
 def _unchanged(_flat: tuple[Any, ...], out: Any) -> Any:
@@ -168,7 +172,7 @@ def make_constant_kernel(state: Lowered) -> Callable[..., Any]:
         with below():
             return redispatch(keyset & after, *args, **kwargs)
 
-    return private.never_traced(kernel)  # type: ignore[no-any-return]
+    return private.never_traced(kernel)
 
 
 def _refuse_traced_tangent(plan: Plan, flat: Sequence[Any]) -> None:
@@ -189,6 +193,33 @@ def _refuse_traced_tangent(plan: Plan, flat: Sequence[Any]) -> None:
                 fix="use torch.func.jvp, or a functional operator",
             )
         )
+
+
+def make_out_kernel(state: Lowered) -> Callable[..., Any]:
+    """Return the kernel for ``Autograd`` of an operator that overwrites its out arguments."""
+    redispatch, below, after = state.native.redispatch, private.below_autograd, private.after_autograd
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled() and private.any_requires_grad(*args, **kwargs):
+            raise _no_gradient_of_out(state, "grad")
+        if private.forward_level() and any(map(private.has_tangent, tensors_in([*args, *kwargs.values()]))):
+            raise _no_gradient_of_out(state, "a tangent")
+        with below():
+            return redispatch(keyset & after, *args, **kwargs)
+
+    return private.never_traced(kernel)
+
+
+def _no_gradient_of_out(state: Lowered, what: str) -> GradientError:
+    record = state.record
+    return GradientError(
+        layout(
+            f"{record.qualname}: functions with out=... arguments don't support automatic differentiation, "
+            f"but one of the arguments requires {what}",
+            registered=record.source,
+            fix="call it under torch.no_grad(), or call a functional operator",
+        )
+    )
 
 
 def apply(state: Lowered, keyset: Any, flat: tuple[Any, ...], *, full: bool) -> Any:
@@ -247,6 +278,3 @@ def refuse_leaves(state: Lowered, flat: Sequence[Any]) -> None:
                         fix=f"pass {argument}.clone(), or call it under torch.no_grad()",
                     )
                 )
-
-
-

@@ -8,21 +8,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from opwright.errors import UnsupportedError, layout
-from opwright.frameworks.base import bridge, load, of_flavour
-from opwright.frameworks.base import no_kernel
-from opwright.outputs import bad_output, check_aliases, not_same, same_objects
+from opwright.frameworks.base import bridge, load, no_kernel, of_flavour
 from opwright.frameworks.torch import fake, mutation, numpy_kernel, private
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
-from opwright.keys import DEFAULT, IMPLICIT
-from opwright.keys import key_of
-from opwright.overload import Kernel
+from opwright.keys import DEFAULT, IMPLICIT, key_of
+from opwright.outputs import bad_output, check_aliases, not_same, same_objects
 from opwright.scalars import coercion
 from opwright.schema import OptionalType, Type
+
+if TYPE_CHECKING:
+    from opwright.overload import Kernel
 
 Run = Callable[[tuple[Any, ...]], Any]
 """A kernel made ready: takes one value for each argument, returns what the schema says."""
@@ -50,7 +50,7 @@ def make_kernel(state: Lowered) -> Callable[..., Any]:
         finally:
             set_grad(True)
 
-    return private.never_traced(kernel)  # type: ignore[no-any-return]
+    return private.never_traced(kernel)
 
 
 def _mutating_kernel(state: Lowered) -> Callable[..., Any]:
@@ -68,7 +68,7 @@ def _mutating_kernel(state: Lowered) -> Callable[..., Any]:
         finally:
             private.set_grad(before)
 
-    return private.never_traced(kernel)  # type: ignore[no-any-return]
+    return private.never_traced(kernel)
 
 
 def runner_for(state: Lowered, flat: Sequence[Any]) -> Run:

@@ -5,12 +5,14 @@ Torch's autograd functions see tensors that are arguments of their own only, so 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from opwright.frameworks.torch import private
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Call:
@@ -83,7 +85,10 @@ class Call:
         if not dirty:
             return False
         owners = self.nest(range(len(self.shapes)))
-        return any(source == one or (one.__class__ is list and source in one) for one in map(owners.__getitem__, dirty))
+        return any(
+            source == one or (one.__class__ is list and source in one)
+            for one in map(owners.__getitem__, dirty)
+        )
 
     def spread_outputs(self, inputs: Sequence[Any], out: Any) -> list[Any]:
         """Return the outputs, lists spread out, then the new values that are outputs of their own."""

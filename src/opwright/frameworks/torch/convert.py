@@ -48,7 +48,7 @@ def to_numpy(tensor: Any) -> np.ndarray[Any, Any]:
         array: np.ndarray[Any, Any] = plain.numpy()
     except (RuntimeError, TypeError) as error:
         if plain.layout is torch.strided and (plain.is_conj() or plain.is_neg() or _is_zero(plain)):
-            return _resolved(plain).numpy()  # type: ignore[no-any-return]
+            return _resolved(plain).numpy()
         raise NoNumPyError(
             layout(
                 "a tensor cannot be given to a NumPy kernel",
@@ -70,7 +70,7 @@ def _resolved(tensor: torch.Tensor) -> torch.Tensor:
 
 def _as_ml_dtype(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     name, bits, _ = _BITS[tensor.dtype]
-    return tensor.view(bits).numpy().view(getattr(_ml_dtypes(name), name))  # type: ignore[no-any-return]
+    return tensor.view(bits).numpy().view(getattr(_ml_dtypes(name), name))
 
 
 def _ml_dtypes(name: str) -> Any:
@@ -121,11 +121,17 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and any(size > 1 and stride == 0 for size, stride in sizes)
 
 
+NAMED = ("ScalarType", "Device", "Layout", "MemoryFormat")
+"""Schema types whose values have standard names."""
+
+
 def to_torch(kind: str, value: Any) -> Any:
-    """Return torch's own object for a dtype (``ScalarType``) or a device (``Device``)."""
+    """Return torch's own object for a value of one of the named types, given by name or as another's object."""
     if kind == "ScalarType":
         return value if isinstance(value, torch.dtype) else _dtype(value)
-    return value if isinstance(value, torch.device) else _device(value)
+    if kind == "Device":
+        return value if isinstance(value, torch.device) else _device(value)
+    return getattr(torch, value) if isinstance(value, str) else value
 
 
 def _dtype(value: Any) -> torch.dtype:

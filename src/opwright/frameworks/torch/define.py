@@ -9,21 +9,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.library import Library
 
 from opwright.errors import DuplicateError, layout
-from opwright.frameworks.torch import autocast, autograd, backend, eager, fake, foreign_keys, held, mutation, opaque, private, torch_dispatch, triton, vmap
+from opwright.frameworks.torch import (
+    autocast,
+    autograd,
+    backend,
+    eager,
+    fake,
+    foreign_keys,
+    held,
+    mutation,
+    opaque,
+    private,
+    torch_dispatch,
+    triton,
+    vmap,
+)
 from opwright.frameworks.torch.lowered import Lowered
 from opwright.frameworks.torch.schema_text import torch_signature
 from opwright.keys import DEFAULT, IMPLICIT
-from opwright.overload import OpOverload
 from opwright.rules.autograd import AutogradRule
 from opwright.rules.base import Rule
 from opwright.rules.decomposition import DecompositionRule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opwright.overload import OpOverload
 
 _KEYSET = ("Autograd", "ADInplaceOrView")  # our kernels there get the dispatch key set
 
@@ -123,7 +140,9 @@ def _wanted(state: Lowered) -> dict[Any, Callable[[], Library]]:
     if explicit or record.rule("vmap"):
         wanted["FuncTorchBatched"] = lambda: _impl(state, "FuncTorchBatched", vmap.make_kernel(state))
     else:  # torch decomposes its own operators there, and only those
-        wanted["FuncTorchBatched", IMPLICIT] = lambda: _impl(state, "FuncTorchBatched", _implicit_kernel(state))
+        wanted["FuncTorchBatched", IMPLICIT] = lambda: _impl(
+            state, "FuncTorchBatched", _implicit_kernel(state)
+        )
     if state.mutated and explicit:
         wanted["ADInplaceOrView"] = lambda: _impl(state, "ADInplaceOrView", mutation.make_kernel(state))
     for rule in record.rules_of("autocast"):
@@ -158,6 +177,8 @@ def _install_fake(state: Lowered) -> Library:
 def _autograd_kernel(state: Lowered) -> Callable[..., Any]:
     if state.record.non_differentiable:
         return autograd.make_constant_kernel(state)
+    if "out" in state.record.tags:
+        return autograd.make_out_kernel(state)
     return autograd.make_kernel(state, eager.make)
 
 
@@ -180,4 +201,3 @@ def detach(state: Lowered) -> None:
         _drop(state, library)
     if state.fragment is not None:
         private.destroy(state.fragment)
-

@@ -8,18 +8,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
 from opwright.errors import ContextError, MissingRuleError, OutputError, UnsupportedError, layout
 from opwright.fake_context import check_bounds, entered_ctx
 from opwright.frameworks.torch.convert import to_torch
-from opwright.outputs import same_objects
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
-from opwright.overload import Kernel, OpOverload
-from opwright.rules.base import Rule
 from opwright.keys import IMPLICIT
+from opwright.outputs import same_objects
+
+if TYPE_CHECKING:
+    from opwright.overload import Kernel, OpOverload
+    from opwright.rules.base import Rule
 
 Run = Callable[[tuple[Any, ...]], Any]
 
@@ -105,7 +107,7 @@ def _rule_runner(state: Lowered, rule: Rule) -> Run:
         if not isinstance(outs, list | tuple) or len(outs) != len(returns):
             raise _bad_fake(state, rule, out)
         for entry, value in zip(returns, outs, strict=True):
-            if entry.type.leaf().name == "Tensor" and not _is_like(entry.type, value):  # type: ignore[attr-defined]
+            if entry.type.leaf().name == "Tensor" and not _is_like(entry.type, value):
                 raise _bad_fake(state, rule, out)
         if returns and contiguous_outputs(state, flat):
             outs = tuple(_contiguous(value) for value in outs)
@@ -195,6 +197,3 @@ def _contiguous(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.contiguous()
     return [_contiguous(one) for one in value] if value.__class__ in (list, tuple) else value
-
-
-

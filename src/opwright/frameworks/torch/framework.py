@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -13,8 +11,13 @@ from opwright.frameworks.base import Framework, Launching
 from opwright.frameworks.torch import define, fast, foreign, foreign_keys, meta, private, slow, triton
 from opwright.frameworks.torch.convert import from_numpy, to_numpy, to_torch
 from opwright.frameworks.torch.lowered import lowered_of
-from opwright.overload import OpOverload
-from opwright.rules.base import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from opwright.overload import OpOverload
+    from opwright.rules.base import Rule
 
 
 class TorchFramework(Framework):
@@ -92,7 +95,9 @@ class TorchFramework(Framework):
         return (device.index, private.cuda_stream(device.index)) if device.type == "cuda" else None
 
     def on_stream(self, device: int, stream: int) -> AbstractContextManager[Any]:
-        external: AbstractContextManager[Any] = torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device))
+        external: AbstractContextManager[Any] = torch.cuda.stream(
+            torch.cuda.ExternalStream(stream, device=device)
+        )
         return external
 
     def launching(self) -> Launching:

@@ -6,16 +6,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from opwright.errors import GradientError, MissingRuleError, layout
-from opwright.frameworks.torch.call import Call
 from opwright.frameworks.torch.lowered import OPAQUE, Lowered
 from opwright.rules.autograd import AutogradRule, split_gradients
-from opwright.rules.base import Rule
-from opwright.schema import Argument, FunctionSchema
+
+if TYPE_CHECKING:
+    from opwright.frameworks.torch.call import Call
+    from opwright.rules.base import Rule
+    from opwright.schema import Argument, FunctionSchema
 
 
 def missing_formula(state: Lowered, *, tangent: bool = False) -> MissingRuleError:
@@ -72,7 +74,9 @@ def _several(call: Call, rule: AutogradRule, argument: Argument, entry: Any, at:
     """Return the gradients of a list of tensors, which is at a flat position."""
     state = call.plan.state
     schema = state.record.schema
-    length = dict(zip((schema.arguments[i].name for i in state.lists), call.lengths, strict=True))[argument.name]
+    length = dict(zip((schema.arguments[i].name for i in state.lists), call.lengths, strict=True))[
+        argument.name
+    ]
     count = 1 if length is None else length
     if entry is None:
         return [None] * count
@@ -83,7 +87,9 @@ def _several(call: Call, rule: AutogradRule, argument: Argument, entry: Any, at:
                 f"backward of {schema.qualname}: the gradient of {argument.name} must be a list of the same "
                 "structure as the inputs",
                 expected=expected,
-                got=f"{type(entry).__name__} of {len(entry)}" if isinstance(entry, list | tuple) else _what(entry),
+                got=f"{type(entry).__name__} of {len(entry)}"
+                if isinstance(entry, list | tuple)
+                else _what(entry),
                 registered=rule.source,
             )
         )
@@ -104,7 +110,9 @@ def _one(schema: FunctionSchema, rule: Rule, name: str, grad: Any, shape: Any) -
         return grad
     if _broadcasts(shape, grad.shape):
         return grad.sum_to_size(shape)
-    raise _bad(schema, rule, name, f"shape {tuple(shape)}, that of the argument", f"shape {tuple(grad.shape)}")
+    raise _bad(
+        schema, rule, name, f"shape {tuple(shape)}, that of the argument", f"shape {tuple(grad.shape)}"
+    )
 
 
 def _static(shape: torch.Size) -> bool:

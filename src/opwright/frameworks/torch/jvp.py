@@ -9,17 +9,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from opwright.errors import GradientError, UnsupportedError, layout
 from opwright.frameworks.torch import private
-from opwright.frameworks.torch.call import Call
 from opwright.frameworks.torch.gradients import checked, missing_formula
 from opwright.rules.autograd import AutogradRule, Context, run_setup_context
-from opwright.rules.base import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opwright.frameworks.torch.call import Call
+    from opwright.rules.base import Rule
 
 
 class ForwardContext:
@@ -120,7 +123,9 @@ def _in_place(call: Call, index: int, tangent: Any, tangents: tuple[Any, ...]) -
 def _author(ctx: Any, call: Call, rule: Rule, tangents: tuple[Any, ...]) -> list[Any]:
     """Call the author's rule: one tangent for each argument, one for each output and new value."""
     nested = call.nest(tangents)
-    needs = tuple([t is not None for t in one] if one.__class__ is list else one is not None for one in nested)
+    needs = tuple(
+        [t is not None for t in one] if one.__class__ is list else one is not None for one in nested
+    )
     source = call.context if call.context is not None else ctx
     returned = rule.fn(ForwardContext(source, needs), *nested)
     wanted = len(call.outputs)

@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.library import Library
 
-from opwright.frameworks.torch.convert import to_torch
-from opwright.overload import OpOverload
-from opwright.rules.base import Rule
-from opwright.schema import Argument
+from opwright.frameworks.torch.convert import NAMED, to_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.library import Library
+
+    from opwright.overload import OpOverload
+    from opwright.rules.base import Rule
+    from opwright.schema import Argument
 
 OPAQUE = "opwright_backward_of_"
 """How the names of operators that run another's backward begin."""
@@ -118,10 +122,10 @@ def _default(argument: Argument) -> Any:
     value = None if argument.default is None else argument.default.value
     if value is None:
         return None
-    if argument.base in ("ScalarType", "Device"):
-        return to_torch(argument.base, value) if not argument.is_list else [to_torch(argument.base, v) for v in value]
-    if argument.base in ("Layout", "MemoryFormat"):
-        return getattr(torch, value, value) if isinstance(value, str) else value
+    if argument.base in NAMED:
+        several = value if argument.is_list else (value,)
+        found = [to_torch(argument.base, one) for one in several]
+        return found if argument.is_list else found[0]
     return list(value) if argument.is_list else value
 
 

@@ -8,14 +8,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from opwright.errors import ArgumentError, UnsupportedError, layout
 from opwright.frameworks.torch import private
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 class InferenceTensorError(ArgumentError, RuntimeError):
@@ -38,7 +40,7 @@ def make_kernel(state: Lowered) -> Callable[..., Any]:
             increment(tensors_in(flat[index]))
         return out
 
-    return private.never_traced(kernel)  # type: ignore[no-any-return]
+    return private.never_traced(kernel)
 
 
 def _not_replayed(state: Lowered) -> UnsupportedError:

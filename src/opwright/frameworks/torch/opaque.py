@@ -7,9 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -24,7 +23,10 @@ from opwright.rules.autograd import AutogradRule, Context, new_values, run_setup
 from opwright.rules.fake import FakeRule
 from opwright.schema import Argument, BaseType, FunctionSchema, ListType, OptionalType, Return, Type
 
-_ONCE = once_differentiable(lambda ctx: None).__code__  # type: ignore[attr-defined]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_ONCE = once_differentiable(lambda ctx: None).__code__
 _TENSOR = BaseType("Tensor")
 
 
@@ -156,7 +158,7 @@ def _kernel(state: Lowered, rule: AutogradRule) -> Callable[..., Any]:
     schema = state.record.schema
     total, returned = len(schema.arguments), len(schema.returns)
     other = None if rule.flavour in ("torch", "array_api") else of_flavour(rule.flavour)
-    fn = rule.fn if getattr(rule.fn, "__code__", None) is not _ONCE else rule.fn.__wrapped__  # type: ignore[attr-defined]
+    fn = rule.fn if getattr(rule.fn, "__code__", None) is not _ONCE else rule.fn.__wrapped__
 
     def kernel(*flat: Any) -> Any:
         needs = _needed(state, flat, flat[-1])
@@ -214,6 +216,10 @@ def _laid_out(like: torch.Tensor, grad: Any, given: list[torch.Tensor]) -> torch
     if tuple(grad.shape) != tuple(like.shape):
         grad = grad.sum_to_size(like.shape)
     out = torch.empty_like(like)
-    if out.dtype == grad.dtype and out.stride() == grad.stride() and not private.any_alias(tuple(given), {}, (grad,)):
-        return grad  # type: ignore[no-any-return]
+    if (
+        out.dtype == grad.dtype
+        and out.stride() == grad.stride()
+        and not private.any_alias(tuple(given), {}, (grad,))
+    ):
+        return grad
     return out.copy_(grad)

@@ -8,15 +8,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
 
 from opwright.errors import UnsupportedError, layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
 
 _missing: list[str] = []
 
@@ -86,7 +88,9 @@ def require() -> None:
         )
 
 
-_single_level_function: Any = getattr(torch.autograd.function, "_SingleLevelFunction", torch.autograd.Function)
+_single_level_function: Any = getattr(
+    torch.autograd.function, "_SingleLevelFunction", torch.autograd.Function
+)
 
 
 class SingleLevelFunction(_single_level_function):
@@ -193,7 +197,9 @@ def _dense(values: Any) -> list[Any]:
 
 any_requires_grad: Callable[..., bool] = getattr(torch._C, "_any_requires_grad", _stand_in_requires_grad)  # noqa: SLF001
 any_alias: Callable[..., bool] = getattr(
-    torch._C, "_any_output_is_alias_to_input_or_output", _stand_in_alias  # noqa: SLF001
+    torch._C,
+    "_any_output_is_alias_to_input_or_output",
+    _stand_in_alias,  # noqa: SLF001
 )
 
 

@@ -6,16 +6,21 @@ overload itself, and Dynamo folds the class tests that remain.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from opwright.entry import Names, compile_function, flat_names, kernel_call
 from opwright.frameworks.torch import mutation, private
+from opwright.frameworks.torch.convert import NAMED, to_torch
 from opwright.frameworks.torch.lowered import Lowered, lowered_of
-from opwright.overload import OpOverload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opwright.overload import OpOverload
 
 
 def slow_call(record: OpOverload) -> Callable[..., Any]:
@@ -47,15 +52,20 @@ def _generate(state: Lowered) -> Callable[..., Any]:
         elif argument.has_tensors:
             known = False
             body.append(f"if not {names.add('are_tensors', _are_tensors)}({name}): {miss}")
+        elif argument.base in NAMED and not argument.is_list:  # a default is held as a name
+            named = names.add("named_" + name, partial(to_torch, argument.base))
+            body.append(f"if {name}.__class__ is {names.add('str', str)}: {name} = {named}({name})")
         elif isinstance(argument.choices, type):
             body.append(f"if {is_instance}({name}, {names.add('Enum', Enum)}): {name} = {name}.value")
     if state.mutated:
         check = names.add("refuse_captured", lambda *values: mutation.refuse_captured(state, values))
-        compiling = names.add("compiling", torch.compiler.is_dynamo_compiling)  # folded: the rest is not traced
+        compiling = names.add(
+            "compiling", torch.compiler.is_dynamo_compiling
+        )  # folded: the rest is not traced
         functorch = names.add("functorch", private.functorch_active)
         body.append(f"if not {compiling}() and {functorch}(): {check}({flat})")
     if not body and not state.names:
-        return state.native  # type: ignore[no-any-return]
+        return state.native
     body.append(f"return {names.add('native', state.native)}({kernel_call(schema)})")
     return compile_function(f"{schema.qualname} through torch", "call", flat, body, names)
 
@@ -64,4 +74,6 @@ def _are_tensors(value: Any) -> bool:
     """Return whether a value is None, or a list whose elements may all be in a list of tensors."""
     if value is None:
         return True
-    return isinstance(value, list | tuple) and all(one is None or isinstance(one, torch.Tensor) for one in value)
+    return isinstance(value, list | tuple) and all(
+        one is None or isinstance(one, torch.Tensor) for one in value
+    )

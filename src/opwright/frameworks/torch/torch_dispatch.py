@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.frameworks.torch.lowered import Lowered
 from opwright.rules.base import mismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opwright.frameworks.torch.lowered import Lowered
 
 
 def make_rule(state: Lowered, dispatch_class: type) -> Callable[..., Any]:
@@ -30,5 +33,7 @@ def install(state: Lowered, dispatch_class: type) -> torch.library.Library:
     """Register the rule of a class with torch; destroying the library removes it."""
     library = torch.library.Library(state.record.name.partition("::")[0], "IMPL")
     qualname = f"{state.record.name.partition('::')[0]}::{state.op_name}"
-    torch.library.register_torch_dispatch(qualname, dispatch_class, make_rule(state, dispatch_class), lib=library)
+    torch.library.register_torch_dispatch(
+        qualname, dispatch_class, make_rule(state, dispatch_class), lib=library
+    )
     return library

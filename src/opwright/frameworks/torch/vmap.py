@@ -9,17 +9,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from opwright.errors import OutputError, UnsupportedError, layout
-from opwright.outputs import same_objects
 from opwright.frameworks.torch import private
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
-from opwright.rules.base import Rule
+from opwright.outputs import same_objects
 from opwright.rules.vmap import VmapInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from opwright.rules.base import Rule
 
 _BATCHED = torch.DispatchKeySet(torch.DispatchKey.FuncTorchBatched)
 
@@ -48,13 +51,13 @@ def make_kernel(state: Lowered) -> Callable[..., Any]:
                 out, out_dims = _call_rule(state, rule, info, dims, values)
         return _wrap(state, flat, same, out, out_dims, level)
 
-    return private.never_traced(kernel)  # type: ignore[no-any-return]
+    return private.never_traced(kernel)
 
 
 def _unwrap(value: Any, level: int) -> tuple[Any, Any]:
     """Return a value without its batch axis of a level, and the axis; nested for lists."""
     if isinstance(value, torch.Tensor):
-        return private.unwrap_batched(value, level)  # type: ignore[no-any-return]
+        return private.unwrap_batched(value, level)
     if value.__class__ in (list, tuple) and any(isinstance(one, torch.Tensor) for one in value):
         pairs = [_unwrap(one, level) for one in value]
         return [v for v, _ in pairs], [d for _, d in pairs]
