@@ -196,6 +196,7 @@ def plain(x):
         ("right::sin", "'right::sin' of type str", "pass what custom_op returns"),
         (ow.ops.right.sin, "a packet of overloads", "pass one overload of it, such as its .default"),
     ],
+    ids=["function", "name", "packet"],
 )
 def test_other_than_one_operator_is_a_value_error(op, got, fix):
     with pytest.raises(ValueError) as raised:
