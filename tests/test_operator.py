@@ -226,3 +226,41 @@ def test_a_type_checker_keeps_the_parameters(tmp_path):
     assert [line.rpartition("  ")[2] for line in errors] == ["[arg-type]", "[call-arg]", "[call-arg]"], (
         done.stdout
     )
+
+
+def _missing(theirs, ours):
+    """Return what a call that fits their signature may pass and ours does not take."""
+    taken = ours.parameters.values()
+    by_position = [
+        p for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
+    ]
+    by_name = {p.name: p for p in taken if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    for index, parameter in enumerate(theirs.parameters.values()):
+        if parameter.name.startswith("_"):
+            continue
+        if parameter.kind is not parameter.KEYWORD_ONLY and index >= len(by_position):
+            yield f"{parameter.name} by position"
+        if parameter.kind is not parameter.POSITIONAL_ONLY and parameter.name not in by_name:
+            yield f"{parameter.name} by name"
+
+
+def test_every_call_that_torch_takes_is_taken():
+    library = pytest.importorskip("torch.library", reason="whose signatures these are")
+    public = "custom_op register_kernel register_fake register_autograd register_autocast register_vmap"
+    public += " register_torch_dispatch infer_schema get_kernel define impl"
+    pairs = {name: (getattr(library, name), getattr(ow, name)) for name in public.split()}
+    for name in ("__init__", "define", "impl", "fallback"):
+        pairs[f"Library.{name}"] = getattr(library.Library, name), getattr(ow.Library, name)
+    theirs = type(
+        library.custom_op(
+            f"{__name__.rpartition('.')[2]}::signatures", lambda: None, mutates_args=(), schema="() -> ()"
+        )
+    )
+    for name in ("register_autocast", "register_vmap", "set_kernel_enabled", "register_torch_dispatch"):
+        pairs[f"operator.{name}"] = getattr(theirs, name), getattr(ow.Operator, name)
+    missing = {
+        name: found
+        for name, (one, other) in pairs.items()
+        if (found := list(_missing(inspect.signature(one), inspect.signature(other))))
+    }
+    assert missing == {"Library.impl": ["op_name by name"]}  # ours takes operators too

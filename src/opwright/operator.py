@@ -138,11 +138,11 @@ class Operator(Generic[P, R]):
         """Register the tangent, as ``opwright.register_jvp`` does."""
         return register.register_jvp(self, func, setup_context=setup_context, flavour=flavour)
 
-    def register_vmap(self, func: Callable[..., Any] | None = None, /, *, flavour: str | None = None) -> Any:
+    def register_vmap(self, func: Callable[..., Any] | None = None, *, flavour: str | None = None) -> Any:
         """Register the batching rule, as ``opwright.register_vmap`` does."""
         return register.register_vmap(self, func, flavour=flavour)
 
-    def register_autocast(self, device_type: str, cast_inputs: Any, /) -> Any:
+    def register_autocast(self, device_type: str, cast_inputs: Any) -> Any:
         """Cast floating inputs under autocast, as ``opwright.register_autocast`` does."""
         return register.register_autocast(self, device_type, cast_inputs)
 
