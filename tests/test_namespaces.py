@@ -30,13 +30,37 @@ def test_numpy(arrays):
 
 def test_torch():
     torch = pytest.importorskip("torch")
-    import array_api_compat.torch
+    from opwright.frameworks.torch import namespace
 
-    assert ow.array_namespace(torch.ones(2)) is array_api_compat.torch
-    assert ow.array_namespace(torch.nn.Parameter(torch.ones(2)), [torch.ones(1)]) is array_api_compat.torch
+    assert ow.array_namespace(torch.ones(2)) is namespace
+    assert ow.array_namespace(torch.nn.Parameter(torch.ones(2)), [torch.ones(1)]) is namespace
     seen = []
     torch.vmap(lambda x: seen.append(ow.array_namespace(x)) or x)(torch.ones(2))
-    assert seen == [array_api_compat.torch]
+    assert seen == [namespace]
+    assert namespace.cos is torch.cos
+    assert {"cos", "linalg", "moveaxis"} <= set(dir(namespace))
+
+
+@pytest.mark.parametrize("name", ["moveaxis", "unstack", "vecdot", "sign"])
+def test_what_torch_is_given_can_be_batched_twice(name):
+    torch = pytest.importorskip("torch")
+    call = {
+        "moveaxis": lambda xp, x: xp.moveaxis(x, -1, 0),
+        "unstack": lambda xp, x: xp.unstack(x, axis=1)[1],
+        "vecdot": lambda xp, x: xp.vecdot(x, xp.moveaxis(x, 0, 0), axis=0),
+        "sign": lambda xp, x: xp.sign(x),
+    }[name]
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 5))
+    x[0, 0, 0, :2] = 0.0, np.nan
+    batched = torch.vmap(torch.vmap(lambda t: call(ow.array_namespace(t), t)))(torch.tensor(x))
+    each = [[call(array_api_compat.numpy, one) for one in row] for row in x]
+    np.testing.assert_allclose(batched.numpy(), np.array(each), rtol=1e-12)
+
+
+def test_sign_of_complex_tensors():
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([0j, 3 + 4j])
+    torch.testing.assert_close(ow.array_namespace(x).sign(x), torch.tensor([0j, 0.6 + 0.8j]))
 
 
 def test_jax():

@@ -15,6 +15,8 @@ class FrameworkInfo:
         Its name, such as ``"torch"``, and the package that is in ``sys.modules`` once it is loaded.
     module
         The module that lowers overloads into it.
+    namespace
+        The module with the array API's functions; by default array_api_compat's for its arrays.
     array_classes
         Public paths ``(module, qualname)`` of its array classes; subclasses count.
     annotations
@@ -37,11 +39,12 @@ class FrameworkInfo:
 
     __slots__ = (
         "annotations", "array_classes", "constants", "device_types", "distribution", "flavours", "install",
-        "module", "name", "package", "shares", "transforms", "types",
+        "module", "name", "namespace", "package", "shares", "transforms", "types",
     )  # fmt: skip
     name: str
     package: str
     module: str
+    namespace: str
     array_classes: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str, str], ...]
     types: tuple[tuple[str, str, str], ...]
@@ -59,6 +62,7 @@ class FrameworkInfo:
         *,
         package: str,
         module: str,
+        namespace: str = "",
         array_classes: tuple[tuple[str, str], ...],
         annotations: tuple[tuple[str, str, str], ...] = (),
         types: tuple[tuple[str, str, str], ...] = (),
@@ -74,6 +78,7 @@ class FrameworkInfo:
             "name": name,
             "package": package,
             "module": module,
+            "namespace": namespace,
             "array_classes": tuple(array_classes),
             "annotations": tuple(annotations),
             "types": tuple(types),
@@ -111,6 +116,7 @@ BUILT_IN = (
         "torch",
         package="torch",
         module="opwright.frameworks.torch",
+        namespace="opwright.frameworks.torch.namespace",
         array_classes=(("torch", "Tensor"),),
         annotations=(("torch", "Tensor", "torch"), ("torch.nn", "Parameter", "torch")),
         types=(

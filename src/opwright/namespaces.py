@@ -5,6 +5,7 @@ A framework is never imported here: an array's class says which one it is, and t
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from opwright import catalogue
@@ -26,7 +27,8 @@ def array_namespace(*arrays: Any) -> Any:
     Returns
     -------
     namespace
-        array_api_compat's for NumPy, PyTorch and CuPy; ``jax.numpy``; for a fake, one on metadata alone.
+        array_api_compat's for NumPy and CuPy, and for PyTorch with the few functions that ``torch.vmap``
+        cannot batch replaced; ``jax.numpy``; for a fake, one on metadata alone.
 
     Raises
     ------
@@ -57,6 +59,8 @@ def array_namespace(*arrays: Any) -> Any:
         raise ArgumentError(layout("array_namespace needs one array at least", got="no array"))
     for name, (info, array) in found.items():
         if set(found) - {name} <= set(info.constants):
+            if info.namespace:
+                return import_module(info.namespace)
             from array_api_compat import array_namespace as namespace_of
 
             return namespace_of(array)
