@@ -16,7 +16,7 @@ import opwright as ow  # noqa: E402
 from opwright.errors import DuplicateError, StaleError  # noqa: E402
 from opwright.keys import DISPATCH_KEYS  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 
 
 @pytest.fixture

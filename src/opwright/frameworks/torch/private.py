@@ -231,6 +231,12 @@ def never_traced(function: Any) -> Any:
     return function
 
 
+def computed_kernel(qualname: str, key: str) -> Any:
+    """Return what torch's dispatcher runs for an operator at a key, or None in a release that does not say."""
+    get = getattr(torch._C, "_dispatch_get_computed_kernel_for_dispatch_key", None)
+    return None if get is None else get(qualname, key)
+
+
 def register_fake(library: torch.library.Library, qualname: str, fn: Callable[..., Any], source: str) -> None:
     """Register a fake in a library; torch's public function walks the caller's frames for the source."""
     holder = getattr(entry_of(qualname), "fake_impl", None)
