@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from opwright.overload import OpOverload
 
-_KEYSET = ("Autograd", "ADInplaceOrView")  # our kernels there get the dispatch key set
+_KEYSET = ("Autograd", "ADInplaceOrView", mutation.FRONT)  # our kernels there get the dispatch key set
 
 
 def attach(record: OpOverload) -> Lowered:
@@ -145,6 +146,11 @@ def _wanted(state: Lowered) -> dict[Any, Callable[[], Library]]:
         )
     if state.mutated and explicit:
         wanted["ADInplaceOrView"] = lambda: _impl(state, "ADInplaceOrView", mutation.make_kernel(state))
+        for key in mutation.BITS:
+            wanted[key] = partial(lambda key: _impl(state, key, mutation.make_bits_kernel(state, key)), key)
+        front = mutation.make_front_kernel(state) if mutation.FRONT not in state.installed else None
+        if front is not None or mutation.FRONT in state.installed:
+            wanted[mutation.FRONT] = lambda: _impl(state, mutation.FRONT, front)
     for rule in record.rules_of("autocast"):
         key = autocast.key_for(rule)  # type: ignore[arg-type]
         device = str(rule.slot)

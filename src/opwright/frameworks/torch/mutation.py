@@ -2,8 +2,8 @@
 
 * The kernel at ``ADInplaceOrView`` counts one new version for each mutated tensor.
 * Inference tensors have no such key: the backend kernel refuses them outside inference mode, as built-ins do.
-* A tensor that was captured by ``torch.func.grad`` or ``jvp`` is a plain one to every kernel, since all
-  arguments are wrapped by then: it is the Operator's own call that sees it.
+* A tensor that was captured by ``torch.func.grad`` or ``jvp`` is wrapped, like all arguments, before any other
+  kernel sees it: the one at ``FuncTorchDynamicLayerFrontMode`` looks first, then goes on as torch does there.
 """
 
 from __future__ import annotations
@@ -54,6 +54,56 @@ def _not_replayed(state: Lowered) -> UnsupportedError:
             fix=f"return CheckpointPolicy.PREFER_RECOMPUTE for torch.ops.{record.name.replace('::', '.')}",
         )
     )
+
+
+BITS = ("Conjugate", "Negative")
+"""Dispatch keys of tensors whose memory holds something else: torch's own kernels there expect a return."""
+
+
+def make_bits_kernel(state: Lowered, key: str) -> Callable[..., Any]:
+    """Return the kernel for a key of ``BITS``: it works on plain copies and writes the mutated ones back."""
+    excluded = torch.DispatchKeySet(getattr(torch.DispatchKey, key))
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        flat = state.flat(args, kwargs)
+        plain = tuple(map(_plain, flat))
+        with private.exclude_keys(excluded):
+            out = state.call(plain)
+        for index in state.mutated:
+            pairs = zip(tensors_in(flat[index]), tensors_in(plain[index]), strict=True)
+            for tensor, its_copy in pairs:
+                if tensor is not its_copy:
+                    tensor.copy_(its_copy)
+        given = {id(p): v for p, v in zip(plain, flat, strict=True) if isinstance(v, torch.Tensor)}
+        if out.__class__ in (tuple, list):
+            return tuple(given.get(id(one), one) for one in out)
+        return given.get(id(out), out)
+
+    return private.never_traced(kernel)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.resolve_conj().resolve_neg()
+    return [_plain(one) for one in value] if value.__class__ in (list, tuple) else value
+
+
+FRONT = "FuncTorchDynamicLayerFrontMode"
+"""The dispatch key at which functorch takes a call."""
+
+
+def make_front_kernel(state: Lowered) -> Callable[..., Any] | None:
+    """Return the kernel for the dispatch key of functorch's front, or None where torch's own cannot be had."""
+    record = state.record
+    own = private.computed_kernel(record.qualname, FRONT)
+    if own is None:
+        return None
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse_captured(state, state.flat(args, kwargs))
+        return own.call_boxed(keyset, *args, **kwargs)
+
+    return private.never_traced(kernel)
 
 
 def refuse_inference(state: Lowered, flat: Sequence[Any]) -> None:

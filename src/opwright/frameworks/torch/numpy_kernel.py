@@ -1,7 +1,6 @@
 """NumPy kernels on tensors: arrays of the tensors' own memory go in, tensors of the results come out.
 
-* A mutated argument is written in place; one whose memory holds something else (conjugated or negated)
-  is written back; one whose elements share memory is refused.
+* A mutated argument is written in place; one whose elements share memory is refused.
 * An output must not share memory with an argument: the tensors made of it would.
 """
 
@@ -31,7 +30,6 @@ def make_runner(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...]], A
     record = state.record
     convert = [(i, input_converter(state, argument)) for i, argument in enumerate(record.schema.arguments)]
     needed = [(i, fn) for i, fn in convert if fn is not None]
-    mutated = list(state.mutated)
     take = output_taker(state, kernel)
     fn, apply = kernel.fn, state.apply
 
@@ -40,8 +38,6 @@ def make_runner(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...]], A
         for index, to_array in needed:
             values[index] = to_array(values[index])
         out = apply(fn, tuple(values))
-        for index in mutated:
-            _write_back(flat[index], values[index])
         return take(flat, values, out)
 
     return run
@@ -75,16 +71,6 @@ def input_converter(state: Lowered, argument: Argument) -> Callable[[Any], Any] 
             raise NoNumPyError(f"{qualname}: argument {argument.name}: {error}") from None
 
     return one
-
-
-def _write_back(value: Any, array: Any) -> None:
-    """Copy an array into its tensor, where the tensor's memory holds something else."""
-    if isinstance(value, torch.Tensor):
-        if value.is_conj() or value.is_neg():
-            value.detach().copy_(from_numpy(array))
-    elif value.__class__ in (list, tuple):
-        for one, its_array in zip(value, array, strict=True):
-            _write_back(one, its_array)
 
 
 def _arrays(values: Any) -> list[Any]:

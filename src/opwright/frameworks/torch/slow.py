@@ -57,11 +57,9 @@ def _generate(state: Lowered) -> Callable[..., Any]:
             body.append(f"if {name}.__class__ is {names.add('str', str)}: {name} = {named}({name})")
         elif isinstance(argument.choices, type):
             body.append(f"if {is_instance}({name}, {names.add('Enum', Enum)}): {name} = {name}.value")
-    if state.mutated:
+    if state.mutated and mutation.FRONT not in state.installed:
         check = names.add("refuse_captured", lambda *values: mutation.refuse_captured(state, values))
-        compiling = names.add(
-            "compiling", torch.compiler.is_dynamo_compiling
-        )  # folded: the rest is not traced
+        compiling = names.add("compiling", torch.compiler.is_dynamo_compiling)  # folded: no more is traced
         functorch = names.add("functorch", private.functorch_active)
         body.append(f"if not {compiling}() and {functorch}(): {check}({flat})")
     if not body and not state.names:
