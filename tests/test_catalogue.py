@@ -250,7 +250,7 @@ def test_the_four_frameworks_and_how_to_install_them():
         ("cupy", "opwright.frameworks.cupy", "pip install 'opwright[cupy]'"),
         ("jax", "opwright.frameworks.jax", "pip install 'opwright[jax]'"),
     ]
-    assert catalogue.flavours() == ("array_api", "numpy", "torch", "cupy", "jax")
+    assert catalogue.flavours() == ("array_api", "dlpack", "numpy", "torch", "cupy", "jax")
 
 
 def test_loaded_means_imported_by_anyone(toy):
@@ -263,7 +263,12 @@ def test_loaded_means_imported_by_anyone(toy):
 
 @pytest.mark.parametrize(
     ("device", "flavours"),
-    [("cpu", ("numpy", "torch", "jax")), ("cuda", ("torch", "cupy", "jax")), ("mps", ()), ("meta", ())],
+    [
+        ("cpu", ("numpy", "torch", "jax", "dlpack")),
+        ("cuda", ("torch", "cupy", "jax", "dlpack")),
+        ("mps", ()),
+        ("meta", ()),
+    ],
 )
 def test_flavours_that_share_a_device(device, flavours):
     assert catalogue.sharing(device) == flavours
@@ -318,7 +323,7 @@ def test_registering_by_hand(toy):
     assert catalogue.schema_type_of_class(toy.package.Grid) == ("Tensor", "toy")
     assert catalogue.schema_type_of_class(toy.package.Kind) == ("ScalarType", None)
     assert catalogue.framework_of_value(toy.package.Kind()) is toy.info
-    assert catalogue.sharing("cpu") == ("numpy", "torch", "jax", "toy")
+    assert catalogue.sharing("cpu") == ("numpy", "torch", "jax", "toy", "dlpack")
     assert catalogue.lives_on("toy", "toydevice")
     assert toy.info.install == "pip install toyarrays"
 
