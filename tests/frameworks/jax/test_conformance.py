@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from frameworks.jax.operators import KINDS
 from frameworks.jax.transforms import NEEDS, TRANSFORMS
-
 from opwright.errors import OpwrightError
 from opwright.frameworks.jax.vmap import NoVmapRuleWarning
 

@@ -79,7 +79,9 @@ def test_outputs_of_several_kinds():
         assert pair(X)[1].dtype == np.int64
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "float16", "bfloat16", "float8_e4m3fn", "complex64"])
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint16", "int32", "float16", "bfloat16", "float8_e4m3fn", "complex64"]
+)
 def test_dtypes(dtype):
     @ow.custom_op("jaxg::reversed", mutates_args=())
     def reversed_(x: np.ndarray) -> np.ndarray:
@@ -87,7 +89,12 @@ def test_dtypes(dtype):
 
     reversed_.register_fake(lambda x: ow.empty_like(x))
     x = jnp.asarray([1, 0, 1, 1]).astype(dtype)
-    for run in (reversed_, reversed_, jax.jit(reversed_), jax.vmap(reversed_, in_axes=None, axis_size=2, out_axes=None)):
+    for run in (
+        reversed_,
+        reversed_,
+        jax.jit(reversed_),
+        jax.vmap(reversed_, in_axes=None, axis_size=2, out_axes=None),
+    ):
         got = run(x)
         assert got.dtype == x.dtype
         np.testing.assert_array_equal(np.asarray(got), np.asarray(x)[::-1])
@@ -141,7 +148,9 @@ def test_the_default_device_takes_uncommitted_arrays():
 
 
 def test_sharded_arrays():
-    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices("cpu")[:2])
+    mesh = jax.make_mesh(
+        (2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices("cpu")[:2]
+    )
     where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("i"))
     many = jax.device_put(jnp.arange(4.0), where)
     warmed(blend, X, X)
@@ -175,11 +184,15 @@ def test_traced_kernels_are_called_as_they_are():
     for _ in range(3):
         np.testing.assert_array_equal(traced(X), X * 2)
         np.testing.assert_array_equal(traced(-X), X)
-    assert traced._record.table[type(X)].__code__.co_filename == "<opwright jaxg::traced on jax, traced kernel>"
+    assert (
+        traced._record.table[type(X)].__code__.co_filename == "<opwright jaxg::traced on jax, traced kernel>"
+    )
 
 
 def test_operators_without_arrays():
-    @ow.custom_op("jaxg::ramp", mutates_args=(), schema="(int n, *, Device device, ScalarType dtype) -> Tensor")
+    @ow.custom_op(
+        "jaxg::ramp", mutates_args=(), schema="(int n, *, Device device, ScalarType dtype) -> Tensor"
+    )
     def ramp(n: int, *, device, dtype) -> np.ndarray:
         assert device == "cpu"
         return np.arange(n, dtype=dtype)
@@ -204,4 +217,6 @@ def test_pickled_keys_and_donated_inputs_do_not_disturb():
 
 
 def test_guards_cover_every_setting():
-    assert eager.direct(blend._record, blend._record.kernels[0], "cpu", FRAMEWORK.convert, general(blend)).__code__
+    assert eager.direct(
+        blend._record, blend._record.kernels[0], "cpu", FRAMEWORK.convert, general(blend)
+    ).__code__

@@ -39,14 +39,16 @@ def test_an_array_api_kernel_is_the_program_that_one_would_write():
 
 
 def test_a_jax_kernel_is_the_program_that_one_would_write():
-    kernel = ow.custom_op("jaxl::jax_mixture", mutates_args=(), schema="(Tensor x, Tensor y) -> Tensor", flavour="jax")(
-        lambda x, y: plain(x, y)
-    )
+    kernel = ow.custom_op(
+        "jaxl::jax_mixture", mutates_args=(), schema="(Tensor x, Tensor y) -> Tensor", flavour="jax"
+    )(lambda x, y: plain(x, y))
     assert stablehlo(kernel, X, X) == stablehlo(lambda x, y: plain(x, y), X, X)
 
 
 def test_the_operator_has_its_own_name_in_a_jaxpr():
-    assert re.search(r"jaxl\.mixture\[call=\(k=3\.0\)\]", str(jax.make_jaxpr(lambda x: mixture(x, x, 3.0))(X)))
+    assert re.search(
+        r"jaxl\.mixture\[call=\(k=3\.0\)\]", str(jax.make_jaxpr(lambda x: mixture(x, x, 3.0))(X))
+    )
     assert "jaxl.host_loop" in str(jax.make_jaxpr(jax.vmap(lambda x: host_looped()(x)))(jnp.stack([X, X])))
 
 
@@ -89,7 +91,9 @@ TARGETS = {
 
 def routed(name):
     @ow.custom_op(f"jaxl::{name}", mutates_args=())
-    def op(x: np.ndarray, xs: list[np.ndarray], k: float = 2.0, flag: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def op(
+        x: np.ndarray, xs: list[np.ndarray], k: float = 2.0, flag: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
         total = x * np.asarray(k, x.dtype)
         for one in xs:
             total = total + one.astype(x.dtype)
@@ -174,9 +178,9 @@ def test_a_kernel_may_write_into_what_it_is_given(route, outputs):
 
 
 def test_an_argument_named_out_is_an_argument():
-    op = ow.custom_op("jaxl::has_out", mutates_args=(), schema="(Tensor x, Tensor? out=None) -> Tensor", flavour="numpy")(
-        lambda x, out=None: x * 2 if out is None else x + out
-    )
+    op = ow.custom_op(
+        "jaxl::has_out", mutates_args=(), schema="(Tensor x, Tensor? out=None) -> Tensor", flavour="numpy"
+    )(lambda x, out=None: x * 2 if out is None else x + out)
     op.register_fake(lambda x, out=None: ow.empty_like(x))
     np.testing.assert_array_equal(jax.jit(op)(X), X * 2)
     np.testing.assert_array_equal(jax.jit(op)(X, X), X * 2)
@@ -194,7 +198,9 @@ def test_the_route_is_told():
     assert lowering.route(inlined, "cpu", [np.dtype("float32")], None) == "inlined"
 
 
-@pytest.mark.parametrize("value", [None, True, 3, -0.0, float("nan"), 1 + 2j, "é", [1, [2.5]], (1, (None, "x")), np.dtype("int8")])
+@pytest.mark.parametrize(
+    "value", [None, True, 3, -0.0, float("nan"), 1 + 2j, "é", [1, [2.5]], (1, (None, "x")), np.dtype("int8")]
+)
 def test_static_arguments_as_text(value):
     back = ffi.value_of(ffi.text(value))
     assert type(back) is type(value)

@@ -72,7 +72,8 @@ def test_references_hold_the_new_values(wrap):
 
 def test_a_reference_inside_a_loop_and_a_gradient():
     scale_.register_autograd(
-        lambda ctx, g: (g * ctx.k, None), setup_context=lambda ctx, inputs, output: setattr(ctx, "k", inputs[1])
+        lambda ctx, g: (g * ctx.k, None),
+        setup_context=lambda ctx, inputs, output: setattr(ctx, "k", inputs[1]),
     )
 
     def run(x):

@@ -109,7 +109,9 @@ print(float(out[0, 0]))
 
 
 def test_a_kernel_that_calls_jitted_code_ends():
-    done = subprocess.run([sys.executable, "-c", _NESTED], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _NESTED], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     once = 300 * np.sin(1.0)
     assert abs(float(done.stdout) - (300 * np.sin(once) + 2 * once)) < 1.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import torch
-from frameworks.jax.operators import X, kind, saving, xp_of
 
 import opwright as ow
+from frameworks.jax.operators import X, kind, saving, xp_of
 
 
 @ow.custom_op("jaxm::torch_kernel", mutates_args=())

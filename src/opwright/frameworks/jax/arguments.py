@@ -7,8 +7,7 @@ returns, lists laid out, then the new values of mutated arguments that no return
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -21,6 +20,9 @@ from opwright.overload import Kernel, OpOverload
 from opwright.rules.autograd import new_values
 from opwright.scalars import coercion
 from opwright.schema import Argument, FunctionSchema, ListType, OptionalType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 Template = tuple[Any, ...]
 
@@ -70,6 +72,16 @@ def paths(schema: FunctionSchema, template: Template) -> list[str]:
     return found
 
 
+class _Found:
+    """Arrays of a call in order, and references with their arrays' indices."""
+
+    __slots__ = ("arrays", "refs")
+
+    def __init__(self) -> None:
+        self.arrays: list[Any] = []
+        self.refs: list[tuple[Any, int]] = []
+
+
 class Splitter:
     """Splits a call's values into arrays and a template.
 
@@ -92,15 +104,14 @@ class Splitter:
 
     def split(self, values: Sequence[Any]) -> tuple[list[Any], Template, list[tuple[Any, int]]]:
         """Return arrays, template, and the references among the arguments with their arrays' indices."""
-        arrays: list[Any] = []
-        refs: list[tuple[Any, int]] = []
+        found = _Found()
         template = tuple(
-            self._array(argument, value, argument.type, argument.name, arrays, refs)
+            self._array(argument, value, argument.type, argument.name, found)
             if argument.has_tensors
             else self.static(argument, value)
             for argument, value in zip(self.schema.arguments, values, strict=True)
         )
-        return arrays, template, refs
+        return found.arrays, template, found.refs
 
     def static(self, argument: Argument, value: Any) -> Any:
         """Return a static argument, coerced; a tracer has no value to be one."""
@@ -110,44 +121,42 @@ class Splitter:
         return self.coercions[argument.name](value)
 
     def _traced(self, argument: Argument, value: Any) -> ArgumentError:
+        dims = "1-d" if argument.is_list else "0-d"
         return ArgumentError(
             layout(
                 f"{self.record.qualname}: argument {argument.name} is static, and JAX traces it",
                 expected=f"a value of type {argument.type} that is known while tracing",
                 got=f"a traced {jax.typeof(value).str_short()}",
-                fix=f"make {argument.name} a {'1-d' if argument.is_list else '0-d'} Tensor in the schema, or static in the transform "
+                fix=f"make {argument.name} a {dims} Tensor in the schema, or static in the transform "
                 f"(jax.jit(..., static_argnames={argument.name!r}))",
             )
         )
 
-    def _array(
-        self, argument: Argument, value: Any, type_: Any, path: str, arrays: list[Any], refs: list[Any]
-    ) -> Any:
+    def _array(self, argument: Argument, value: Any, type_: Any, path: str, found: _Found) -> Any:
         if isinstance(type_, OptionalType):
             if value is None:
                 return None
-            return self._array(argument, value, type_.element, path, arrays, refs)
+            return self._array(argument, value, type_.element, path, found)
         if isinstance(type_, ListType):
             if not isinstance(value, list | tuple):
                 raise not_a_list(self.record, argument, value)
             rows = enumerate(value)
-            return tuple(
-                self._array(argument, v, type_.element, f"{path}[{i}]", arrays, refs) for i, v in rows
-            )
+            return tuple(self._array(argument, v, type_.element, f"{path}[{i}]", found) for i, v in rows)
         if is_ref(value):
             if not argument.is_write:
                 raise ArgumentError(
                     layout(
-                        f"{self.record.qualname}: argument {path} is a mutable reference, and the operator only reads it",
+                        f"{self.record.qualname}: argument {path} is a mutable reference, "
+                        "and the operator only reads it",
                         expected="an array of jax",
                         got=f"a {type(value).__name__} of {jax.typeof(value).str_short()}",
                         fix=f"pass {path}[...]",
                     )
                 )
-            refs.append((value, len(arrays)))
+            found.refs.append((value, len(found.arrays)))
             value = value[...]
-        arrays.append(self._accepted(path, value))
-        return len(arrays) - 1
+        found.arrays.append(self._accepted(path, value))
+        return len(found.arrays) - 1
 
     def _accepted(self, path: str, value: Any) -> Any:
         if isinstance(value, jax.Array):
@@ -211,6 +220,14 @@ def flatten_outputs(
     values = [out] if is_one(record) else out
     if not isinstance(values, list | tuple) or len(values) != len(returns):
         raise _bad(record, f"a tuple of {len(returns)}", out, kernel)
+
+    def take(index: int, leaf: Any) -> Any:
+        array = _output(leaf, flavour)
+        if array is None:
+            wanted = "jax" if flavour in ("jax", "array_api") else flavour
+            raise _bad(record, f"an array of {wanted} as output {index}", out, kernel)
+        return array
+
     leaves: list[Any] = []
     structure: list[Any] = []
     for index, (entry, value) in enumerate(zip(returns, values, strict=True)):
@@ -224,17 +241,18 @@ def flatten_outputs(
                 continue
             type_ = type_.element
         if not isinstance(type_, ListType):
-            leaves.append(_output(record, index, value, flavour, kernel, out))
+            leaves.append(take(index, value))
             structure.append(True)
         elif isinstance(value, list | tuple):
-            leaves += [_output(record, index, one, flavour, kernel, out) for one in value]
+            leaves += [take(index, one) for one in value]
             structure.append(len(value))
         else:
             raise _bad(record, f"{entry.type} as output {index}", out, kernel)
     return leaves, tuple(structure)
 
 
-def _output(record: OpOverload, index: int, leaf: Any, flavour: str, kernel: Kernel | str, out: Any) -> Any:
+def _output(leaf: Any, flavour: str) -> Any:
+    """Return an output as an array of a flavour; None where it is none."""
     if flavour == "fake":
         return leaf
     if is_ref(leaf):
@@ -249,7 +267,7 @@ def _output(record: OpOverload, index: int, leaf: Any, flavour: str, kernel: Ker
         return leaf
     if traced and isinstance(leaf, np.ndarray | np.generic):
         return jax.numpy.array(leaf)
-    raise _bad(record, f"an array of {'jax' if traced else flavour} as output {index}", out, kernel)
+    return None
 
 
 def _bad(record: OpOverload, expected: str, out: Any, kernel: Kernel | str) -> OutputError:
@@ -267,7 +285,7 @@ def unflatten(
     rest = list(leaves)
     entries = dict(zip((a.name for a in schema.arguments), template, strict=True))
     returns = [_taken(entry, rest) for entry in structure]
-    values = []
+    values: list[Any] = []
     for argument in new_values(schema):
         entry = entries[argument.name]
         if isinstance(entry, tuple):

@@ -6,12 +6,14 @@ Zeros and outputs take their mesh axes from an abstract value, never from a shap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax.interpreters import ad
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FLOAT0 = jax.dtypes.float0
 
@@ -79,6 +81,28 @@ def same_axes(arrays: Sequence[Any]) -> list[Any]:
         jax.lax.pcast(array, tuple(axes - own), to="varying") if axes - own else array
         for array, own in zip(arrays, over, strict=True)
     ]
+
+
+def unsharded(arrays: Sequence[Any]) -> list[Any]:
+    """Return the arrays without axes of an explicit mesh, where any has some."""
+    if not any(_axes(jax.typeof(array)) for array in arrays):
+        return list(arrays)
+    spec = jax.sharding.PartitionSpec
+    return [jax.sharding.reshard(array, spec(*[None] * array.ndim)) for array in arrays]
+
+
+def sharded_like(array: Any, aval: Any) -> Any:
+    """Return an array over the axes of an explicit mesh that an abstract value is over."""
+    axes = _axes(aval)
+    if axes is None or axes == _axes(jax.typeof(array)):
+        return array
+    return jax.sharding.reshard(array, axes)
+
+
+def _axes(aval: Any) -> Any:
+    """Return the partition of an abstract value over an explicit mesh; None where it is whole."""
+    spec = getattr(getattr(aval, "sharding", None), "spec", None)
+    return spec if spec is not None and any(part is not None for part in spec) else None
 
 
 def without_axis(aval: Any) -> Any:

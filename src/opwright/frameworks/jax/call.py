@@ -6,10 +6,10 @@ that a registration is never answered with a program that was made before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opwright import registry
+from opwright.errors import UnsupportedError
 from opwright.frameworks.base import load, no_kernel
 from opwright.frameworks.jax import autograd, fake, vmap
 from opwright.frameworks.jax.arguments import (
@@ -28,8 +28,12 @@ from opwright.frameworks.jax.kernels import apply, compute, lean, state_of
 from opwright.frameworks.jax.primitive import Computation, default_device_type
 from opwright.frameworks.jax.tracing import naming
 from opwright.keys import IMPLICIT
-from opwright.overload import Kernel, OpOverload
-from opwright.schema import Argument, FunctionSchema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from opwright.overload import Kernel, OpOverload
+    from opwright.schema import Argument, FunctionSchema
 
 
 class Call(Computation):
@@ -147,14 +151,23 @@ class Call(Computation):
             nested = like_arguments(self.schema, self.template, dims, None)
             with naming(f"vmap rule of {self.record.qualname}", rule.source):
                 outs, out_dims = vmap.by_rule(self.record, rule, axis.size, self.values(args), nested)
-            if self.record.rule("fake") is not None:
-                vmap.compare(self, rule, args, dims, outs, out_dims)
+            self._compare(rule, vmap.without_axes(args, dims), outs, out_dims)
             return outs, out_dims
         warned = state_of(self.record).warned
         if reason is not None and reason not in warned and self._traced_kernel() is None:
             warned.add(reason)
             vmap.warn_of_loop(self.record.qualname, reason)
         return vmap.loop(self, args, dims)
+
+    def _compare(self, rule: Any, avals: Sequence[Any], outs: list[Any], out_dims: list[Any]) -> None:
+        """Compare what a vmap rule returned with the fake, where there is one and it knows the sizes."""
+        if self.record.rule("fake") is None:
+            return
+        try:
+            expected = self.abstract(avals)
+        except UnsupportedError:
+            return
+        vmap.compare(f"vmap rule of {self.record.qualname}", rule, expected, outs, out_dims)
 
     def _why_looped(self, rule: Any, dims: Sequence[Any]) -> str | None:
         if rule is None:
@@ -181,7 +194,7 @@ def _named(record: OpOverload, kernel: Kernel, run: Compute) -> Compute:
 
 
 _targets: dict[str, list[OpOverload]] = {}
-"""Records by name, in the order in which they got a target: XLA may call them as long as the process lives."""
+"""Records by name, in the order in which they got a target: XLA may call them as long as it lives."""
 
 
 def _target_name(record: OpOverload) -> str:
@@ -224,7 +237,7 @@ def export_target(op: Any) -> str:
     UnsupportedError
         If the extra ``tvm-ffi`` is not installed.
     """
-    record = op._record
+    record = registry.records[f"{op.name}.{op.overload}"]
     if not installed():
         raise not_exportable(record.qualname)
     name = _target_name(record)

@@ -8,8 +8,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import gc
+import importlib.util
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -97,11 +97,11 @@ def original_errors() -> Iterator[None]:
                 _watch.raised.clear()
 
 
-class KernelFailure(RuntimeError):
+class KernelError(RuntimeError):
     """What a body raises into XLA: the text is all that comes through."""
 
 
-def failure(plan: Plan, error: BaseException) -> KernelFailure:
+def failure(plan: Plan, error: BaseException) -> KernelError:
     """Return the exception that carries a kernel's own one through XLA."""
     lines = "".join(traceback.format_exception(error)).rstrip()
     text = layout(
@@ -112,7 +112,7 @@ def failure(plan: Plan, error: BaseException) -> KernelFailure:
     with _watch.lock:
         if _watch.count:
             _watch.raised.append((text, error))
-    return KernelFailure(text)
+    return KernelError(text)
 
 
 def fill(plan: Plan, outs: Sequence[Any], results: Sequence[Any]) -> None:
@@ -183,7 +183,7 @@ def host_body(plan: Plan, view: Callable[[Any], Any], count: int) -> Callable[..
                 for array in arrays:
                     array.setflags(write=False)
             fill(plan, outs, compute(arrays, outs))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  (XLA would lose it; its text goes on)
             raise failure(plan, error) from None
         array = arrays = outs = None  # type: ignore[assignment]
         while views:
@@ -200,7 +200,8 @@ def require_released(plan: Plan, view: Any) -> None:
     if not private.is_sole(view, 1):
         kept = OutputError(
             layout(
-                f"kernel of {plan.title} keeps a view of one of its arrays after the call, and XLA reuses the memory",
+                f"kernel of {plan.title} keeps a view of one of its arrays after the call, "
+                "and XLA reuses the memory",
                 expected="a kernel that keeps copies",
                 got=f"a view of {described(view)} that is still referred to",
                 registered=plan.source,
@@ -236,7 +237,7 @@ def through_device_buffers(plan: Plan, shapes: Sequence[jax.ShapeDtypeStruct]) -
                 results = plan.compute([other.from_dlpack(array) for array in arrays], theirs)
                 results = [own(other, result) for result in results]
                 fill(plan, theirs, results)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  (XLA would lose it; its text goes on)
             raise failure(plan, error) from None
 
     call: Callable[..., Any] = buffer_callback(callback, list(shapes), has_side_effect=plan.impure)
@@ -300,7 +301,8 @@ def not_exportable(title: str) -> UnsupportedError:
     return UnsupportedError(
         layout(
             f"{title} cannot be exported: its kernel runs on the host",
-            expected="a kernel of flavour jax or array_api, or the extra that gives host kernels a target by name",
+            expected="a kernel of flavour jax or array_api, "
+            "or the extra that gives host kernels a target by name",
             fix="pip install 'opwright[tvm-ffi]', then allow the target that "
             "opwright.frameworks.jax.export_target(op) names",
         )

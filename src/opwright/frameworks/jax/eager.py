@@ -96,7 +96,8 @@ def _guard_lines(names: Names, arrays: list[str], leave: str) -> list[str]:
     sharding, device, committed = prefix + "sharding", prefix + "device", prefix + "committed"
     of = add("device_of", private.device_of)
     lines = [
-        f"if {config}.jax_default_device is not None or {config}.jax_debug_nans or {config}.jax_debug_infs: {leave}",
+        f"if {config}.jax_default_device is not None: {leave}",
+        f"if {config}.jax_debug_nans or {config}.jax_debug_infs: {leave}",
         f"{sharding} = {arrays[0]}.sharding",
         f"if {sharding}.__class__ is not {single}: {leave}",
         f"{device} = {of}({sharding})",
@@ -107,8 +108,8 @@ def _guard_lines(names: Names, arrays: list[str], leave: str) -> list[str]:
         other = prefix + "other"
         lines += [
             f"{other} = {name}.sharding",
-            f"if {other}.__class__ is not {single} or {of}({other}) is not {device} "
-            f"or {name}.committed != {committed}: {leave}",
+            f"if {other}.__class__ is not {single} or {of}({other}) is not {device}: {leave}",
+            f"if {name}.committed != {committed}: {leave}",
         ]
     return lines
 

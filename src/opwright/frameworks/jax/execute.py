@@ -7,9 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -17,6 +16,9 @@ import numpy as np
 from opwright.frameworks.jax import private
 from opwright.frameworks.jax.avals import canonical
 from opwright.frameworks.jax.callbacks import Plan, carrier, on_numpy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _aval = lru_cache(4096)(jax.core.ShapedArray)
 

@@ -145,7 +145,8 @@ class _Context:
 def _missing(record: OpOverload) -> MissingRuleError:
     return MissingRuleError(
         layout(
-            f"no fake impl is registered for {record.qualname}: JAX cannot trace a call without its outputs' shapes",
+            f"no fake impl is registered for {record.qualname}: "
+            "JAX cannot trace a call without its outputs' shapes",
             expected="a fake, or a kernel of flavour jax or array_api",
             got=f"kernels for {record.kernels_text()}",
             registered=record.source,

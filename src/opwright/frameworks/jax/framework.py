@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import jax
 import numpy as np
 
+from opwright.dtypes import as_dtype
 from opwright.entry import deciding
-from opwright.fakes import as_dtype
 from opwright.frameworks.base import Framework, no_kernel
 from opwright.frameworks.jax import eager, fake, invoke
 from opwright.frameworks.jax.kernels import State
@@ -37,7 +37,7 @@ class JAXFramework(Framework):
             "vmap": "the batching rule of the operator's primitive; a loop where there is none",
             "autocast": "opwright.autocast casts the inputs while a call is traced or run",
             "torch_dispatch": "rules for an opwright.DispatchMode; JAX has no subclasses of arrays",
-            "functionalization": "new values of mutated arguments are outputs; references hold them afterwards",
+            "functionalization": "mutated arguments' new values are outputs; references hold them afterwards",
         }
     )
 

@@ -142,7 +142,8 @@ def _run_untraced(call: Call, arrays: Sequence[Any]) -> Any:
     if leaves is None:
         raise UnsupportedError(
             layout(
-                f"{record.qualname} returns something else than arrays and was called with arrays on several devices",
+                f"{record.qualname} returns something else than arrays "
+                "and was called with arrays on several devices",
                 expected="arrays on one device",
                 registered=record.source,
             )

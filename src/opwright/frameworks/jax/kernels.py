@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -25,9 +25,11 @@ from opwright.frameworks.jax.arguments import Template, fill, flatten_outputs, i
 from opwright.frameworks.jax.callbacks import Compute, Plan, failure, require_released
 from opwright.frameworks.jax.callbacks import fill as write
 from opwright.outputs import CHECKED_CALLS, check_aliases, is_one, not_same, same_objects
-from opwright.overload import Kernel, OpOverload
 from opwright.rules.autograd import new_values, returned_mutations
-from opwright.schema import FunctionSchema
+
+if TYPE_CHECKING:
+    from opwright.overload import Kernel, OpOverload
+    from opwright.schema import FunctionSchema
 
 
 class State:
@@ -131,16 +133,19 @@ def lean(record: OpOverload, kernel: Kernel, template: Template) -> Any:
         return None
 
     def generate(plan: Plan, view: Callable[[Any], Any]) -> Callable[..., None]:
-        names = Names(schema)
-        return _body(record, kernel, template, plan, names, names.add("view", view))
+        return _body(record, kernel, template, plan, view)
 
     return generate
 
 
 def _body(
-    record: OpOverload, kernel: Kernel, template: Template, plan: Plan, names: Names, view: str
+    record: OpOverload, kernel: Kernel, template: Template, plan: Plan, viewed: Callable[[Any], Any]
 ) -> Callable[..., None]:
-    schema, add, prefix = record.schema, names.add, names.prefix
+    """Return the body for XLA's buffers, inputs and then the output, generated for one call."""
+    schema = record.schema
+    names = Names(schema)
+    add, prefix = names.add, names.prefix
+    view = add("view", viewed)
     static = _in_flavour(schema, template, kernel.flavour)
     count = len(paths(schema, template))
     arrays = [f"{prefix}a{index}" for index in range(count)]
@@ -158,14 +163,14 @@ def _body(
     into = ", out=" + out if takes_out(kernel, schema) else ""
     lines = [f"{array} = {view}({buffer})" for array, buffer in zip(arrays, buffers, strict=True)]
     lines += [f"{array}.setflags(write=False)" for array in arrays]
+    unchecked, check = add("unchecked", state_of(record).unchecked), add("check", _lean_check(record, kernel))
+    same = f"{result}.__class__ is {add('array', np.ndarray)} and {result}.dtype == {out}.dtype"
     lines += [
         f"{out} = {view}({prefix}b{count})",
         f"{result} = {add('kernel', kernel.fn)}({kernel_call(schema, rename)}{into})",
-        f"if {add('unchecked', state_of(record).unchecked)}[0]: "
-        f"{add('check', _lean_check(record, kernel, bool(into)))}({result}, {out}, {', '.join(rename.values())})",
+        f"if {unchecked}[0]: {check}({result}, {out}, {', '.join(rename.values())})",
         f"if {result} is {out}: pass",
-        f"elif {result}.__class__ is {add('array', np.ndarray)} and {result}.dtype == {out}.dtype "
-        f"and {result}.shape == {out}.shape: {out}[...] = {result}",
+        f"elif {same} and {result}.shape == {out}.shape: {out}[...] = {result}",
         f"else: {add('fill', _fill_with(record, kernel, plan))}({out}, {result})",
         f"{result} = None",
     ]
@@ -187,9 +192,9 @@ def _body(
     return compile_function(title, "body", parameters, body, names)
 
 
-def _lean_check(record: OpOverload, kernel: Kernel, into: bool) -> Callable[..., None]:
+def _lean_check(record: OpOverload, kernel: Kernel) -> Callable[..., None]:
     def check(result: Any, out: Any, *values: Any) -> None:
-        if not (into and result is out):
+        if result is not out:
             check_aliasing(record, kernel, values, result)
 
     return check
@@ -299,9 +304,8 @@ def _new_values(schema: FunctionSchema, values: list[Any]) -> list[Any]:
     found: list[Any] = []
     for argument in new_values(schema):
         value = named[argument.name]
-        for one in value if isinstance(value, list) else [value]:
-            if one is not None:
-                found.append(one[...] if is_ref(one) else one)
+        several = value if isinstance(value, list) else [value]
+        found += [one[...] if is_ref(one) else one for one in several if one is not None]
     return found
 
 

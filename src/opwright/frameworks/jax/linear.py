@@ -11,16 +11,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from opwright.frameworks.jax.avals import is_inexact, same_axes, shaped, zeros
+from opwright.frameworks.jax.avals import is_inexact, same_axes, shaped, sharded_like, unsharded, zeros
 from opwright.frameworks.jax.callbacks import original_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
 
 
 class Linear(ABC):
@@ -46,7 +48,7 @@ class Linear(ABC):
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (type(self) is type(other) and self.key == other.key)  # type: ignore[attr-defined]
+        return self is other or (type(self) is type(other) and self.key == other.key)
 
     def __repr__(self) -> str:
         return self.title
@@ -104,14 +106,22 @@ class Part(Linear):
 class Batched(Linear):
     """A linear map for each element of a batch; what comes out has the batch in front."""
 
-    __slots__ = ("dims", "inner", "saved_dims", "size")
+    __slots__ = ("avals", "dims", "inner", "saved_dims", "size")
 
-    def __init__(self, inner: Linear, size: Any, saved_dims: Sequence[Any], dims: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        inner: Linear,
+        size: Any,
+        saved_dims: Sequence[Any],
+        dims: Sequence[Any],
+        avals: Sequence[Any],
+    ) -> None:
         self.inner = inner
         self.size = size
         self.saved_dims = tuple(saved_dims)
         self.dims = tuple(dims)
-        key = (inner, size, self.saved_dims, self.dims)
+        self.avals = tuple(avals)
+        key = (inner, size, self.saved_dims, self.dims, self.avals)
         super().__init__(inner.title, key, opaque=inner.opaque)
 
     def out_avals(self) -> list[Any]:
@@ -120,7 +130,8 @@ class Batched(Linear):
     def apply(self, saved: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         axes = (list(self.saved_dims), list(self.dims))
         batched = jax.vmap(self.inner.apply, axes, axis_size=self.size)
-        return list(batched(list(saved), list(tangents)))
+        every = unsharded([*saved, *tangents])
+        return list(batched(every[: len(saved)], every[len(saved) :]))
 
     def transpose(self, saved: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         every = [
@@ -128,10 +139,11 @@ class Batched(Linear):
             for one, aval in zip(cotangents, self.out_avals(), strict=True)
         ]
         batched = jax.vmap(self.inner.transpose, (list(self.saved_dims), 0), axis_size=self.size)
-        grads = batched(list(saved), every)
+        whole = unsharded([*saved, *every])
+        grads = batched(whole[: len(saved)], whole[len(saved) :])
         return [
-            grad.sum(0) if dim is None else jax.numpy.moveaxis(grad, 0, dim)
-            for grad, dim in zip(grads, self.dims, strict=True)
+            sharded_like(grad.sum(0) if dim is None else jax.numpy.moveaxis(grad, 0, dim), aval)
+            for grad, dim, aval in zip(grads, self.dims, self.avals, strict=True)
         ]
 
 
@@ -199,7 +211,8 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, rule: Linear,
     if all(dim is None for dim in dims):
         outs = rule.bind(args[:saved], args[saved:])
         return outs, [None] * len(outs)
-    outs = Batched(rule, axis.size, dims[:saved], dims[saved:]).bind(args[:saved], args[saved:])
+    avals = [jax.typeof(arg) for arg in args[saved:]]
+    outs = Batched(rule, axis.size, dims[:saved], dims[saved:], avals).bind(args[:saved], args[saved:])
     return outs, [0] * len(outs)
 
 

@@ -7,15 +7,18 @@ own stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from opwright.errors import UnsupportedError, layout
 from opwright.frameworks.jax import callbacks, ffi
 from opwright.frameworks.jax.avals import canonical
-from opwright.frameworks.jax.callbacks import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from opwright.frameworks.jax.callbacks import Plan
 
 PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "tpu": "tpu"}
 """JAX's platforms, with their device types in torch's words."""

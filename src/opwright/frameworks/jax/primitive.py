@@ -7,9 +7,8 @@ everything static in them, so that JAX never takes one for another (1, 1.0 and T
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.extend.core import Primitive
@@ -18,8 +17,12 @@ from jax.interpreters import ad, batching, mlir
 from opwright.frameworks.jax import private
 from opwright.frameworks.jax.callbacks import Plan, original_errors
 from opwright.frameworks.jax.execute import check_numbers, concrete, run_here
-from opwright.frameworks.jax.ffi import Target
 from opwright.frameworks.jax.lowering import PLATFORMS, traceable
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from opwright.frameworks.jax.ffi import Target
 
 
 class Computation(ABC):
@@ -44,7 +47,7 @@ class Computation(ABC):
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (type(self) is type(other) and self.key == other.key)  # type: ignore[attr-defined]
+        return self is other or (type(self) is type(other) and self.key == other.key)
 
     @abstractmethod
     def __repr__(self) -> str:

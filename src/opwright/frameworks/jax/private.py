@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _FROM = "jax._src.core"
 
@@ -96,5 +98,5 @@ COUNTS_TELL = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def is_sole(array: Any, extra: int) -> bool:
-    """Return whether nobody but ``extra`` known holders refers to an array; False where counts do not tell."""
+    """Return whether only ``extra`` known holders refer to an array; False where counts do not tell."""
     return COUNTS_TELL and sys.getrefcount(array) <= _SOLE + extra

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from opwright.frameworks.jax.avals import typed
 from opwright.rules.autograd import Context
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
 
 _OWN = ("needs_input_grad", "saved_tensors", "materialize_grads", "non_differentiable", "dirty_tensors")
 

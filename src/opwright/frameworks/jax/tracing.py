@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import jax
 
 from opwright.errors import ArgumentError, layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,

@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from opwright.errors import OutputError, UnsupportedError, layout
+from opwright.errors import OutputError, layout
 from opwright.frameworks.base import of_flavour
 from opwright.frameworks.jax.arguments import flatten_outputs
 from opwright.frameworks.jax.avals import is_live, no_tangent, shaped, without_axis
 from opwright.frameworks.jax.callbacks import Compute, Plan, described, fill
 from opwright.frameworks.jax.ffi import Target, text
 from opwright.frameworks.jax.primitive import Computation
-from opwright.overload import OpOverload
-from opwright.rules.base import Rule
 from opwright.rules.vmap import VmapInfo
+from opwright.source import caller
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opwright.overload import OpOverload
+    from opwright.rules.base import Rule
 
 
 class NoVmapRuleWarning(UserWarning):
@@ -45,29 +49,37 @@ def by_rule(
     out, out_dims = result
     leaves, _ = flatten_outputs(record, out, "jax", f"vmap rule at {rule.source}")
     dims = _flat_dims(what, rule, out, out_dims, len(leaves))
-    return leaves, [
-        _axis(what, rule, i, a, d, size) for i, (a, d) in enumerate(zip(leaves, dims, strict=True))
-    ]
+
+    def axis(index: int, array: Any, dim: Any) -> int | None:
+        try:
+            return _axis(array, dim, size)
+        except _Misplaced as error:
+            raise _wrong(what, rule, error.expected.format(f"output {index}"), error.got) from None
+
+    return leaves, [axis(i, a, d) for i, (a, d) in enumerate(zip(leaves, dims, strict=True))]
+
+
+class _Misplaced(Exception):  # noqa: N818  (a signal inside this module, never an error of a caller)
+    """A batch axis is none of an output."""
+
+    def __init__(self, expected: str, got: str) -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.got = got
+
+
+def without_axes(arrays: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
+    """Return the abstract values of one element of a batch."""
+    return [_without(jax.typeof(array), dim) for array, dim in zip(arrays, dims, strict=True)]
 
 
 def compare(
-    call: Computation,
-    rule: Rule,
-    args: Sequence[Any],
-    dims: Sequence[int | None],
-    outs: Sequence[Any],
-    out_dims: Sequence[int | None],
+    what: str, rule: Rule, expected: Sequence[Any], outs: Sequence[Any], out_dims: Sequence[int | None]
 ) -> None:
     """Raise where a rule's outputs are not those that the fake says, with a batch axis at most."""
-    avals = [jax.typeof(arg) for arg in args]
-    try:
-        expected = call.abstract([_without(aval, dim) for aval, dim in zip(avals, dims, strict=True)])
-    except UnsupportedError:
-        return  # sizes that depend on data are not known beforehand
     for index, (out, dim, aval) in enumerate(zip(outs, out_dims, expected, strict=True)):
         got = _without(jax.typeof(out), dim)
         if got.shape != aval.shape or got.dtype != aval.dtype:
-            what = f"vmap rule of {call.name.replace('.', '::', 1)}"
             text = f"{described(aval)} as output {index}, without the batch axis {dim} (the fake)"
             raise _wrong(what, rule, text, described(got))
 
@@ -97,20 +109,20 @@ def _flat_dims(what: str, rule: Rule, out: Any, dims: Any, count: int) -> list[A
     return flat
 
 
-def _axis(what: str, rule: Rule, index: int, array: Any, dim: Any, size: int) -> int | None:
+def _axis(array: Any, dim: Any, size: int) -> int | None:
     """Return a batch axis counted from the front, after a look at its length."""
     if dim is None:
         return None
     try:
         axis = operator.index(dim)
     except TypeError:
-        raise _wrong(what, rule, f"an axis or None for output {index}", repr(dim)) from None
+        raise _Misplaced("an axis or None for {}", repr(dim)) from None
     if not -array.ndim <= axis < array.ndim:
-        raise _wrong(what, rule, f"an axis of output {index}, of shape {array.shape}", str(axis))
+        raise _Misplaced(f"an axis of {{}}, of shape {array.shape}", str(axis))
     axis %= array.ndim
     if array.shape[axis] != size:
         got = f"{array.shape[axis]} along axis {axis} of shape {array.shape}"
-        raise _wrong(what, rule, f"output {index} with the batch, {size}, along out_dim", got)
+        raise _Misplaced(f"{{}} with the batch, {size}, along out_dim", got)
     return axis
 
 
@@ -130,7 +142,7 @@ def warn_of_loop(qualname: str, reason: str) -> None:
                 fix=f"register one: @opwright.register_vmap({qualname!r})",
             )
         ),
-        stacklevel=2,
+        stacklevel=caller()[1],
     )
 
 
@@ -153,7 +165,7 @@ class Loop(Computation):
         super().__init__(f"{inner.name}_loop", (inner, self.mapped))
 
     def __repr__(self) -> str:
-        return f"{self.inner!r}×[{''.join('m' if one else '-' for one in self.mapped)}]"
+        return f"{self.inner!r} over {''.join('b' if one else '-' for one in self.mapped)}"
 
     def _size(self, arrays: Sequence[Any]) -> Any:
         return next(array.shape[0] for array, one in zip(arrays, self.mapped, strict=True) if one)
