@@ -133,6 +133,7 @@ def make_kernel(state: Lowered, make_lean: Callable[..., Any] | None = None) -> 
     redispatch, below, after = state.native.redispatch, private.below_autograd, private.after_autograd
     grad_enabled, any_requires_grad = torch.is_grad_enabled, private.any_requires_grad
     functorch_active, forward_ad = private.functorch_active, private.forward_ad
+    dispatch_modes = private.dispatch_mode_count
     native = state.native
     plain = not state.mutated and all(str(entry.type) == "Tensor" for entry in state.record.schema.returns)
 
@@ -142,6 +143,11 @@ def make_kernel(state: Lowered, make_lean: Callable[..., Any] | None = None) -> 
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         full = functorch_active() or forward_ad._current_level >= 0  # noqa: SLF001
+        if full:
+            # Compiled code enters levels of forward mode without telling Python, but for when it is traced.
+            state.dual = state.dual or bool(dispatch_modes() and not functorch_active())
+        elif state.dual:
+            full = _has_tangents(args, kwargs)
         if not full and not (grad_enabled() and any_requires_grad(*args, **kwargs)):
             with below():
                 return redispatch(keyset & after, *args, **kwargs)
@@ -154,6 +160,10 @@ def make_kernel(state: Lowered, make_lean: Callable[..., Any] | None = None) -> 
         return apply(state, keyset, flat, full=full)
 
     return private.never_traced(kernel)
+
+
+def _has_tangents(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    return any(map(private.has_tangent, tensors_in([*args, *kwargs.values()])))
 
 
 def _unchanged(_flat: tuple[Any, ...], out: Any) -> Any:
@@ -202,7 +212,7 @@ def make_out_kernel(state: Lowered) -> Callable[..., Any]:
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled() and private.any_requires_grad(*args, **kwargs):
             raise _no_gradient_of_out(state, "grad")
-        if private.forward_level() and any(map(private.has_tangent, tensors_in([*args, *kwargs.values()]))):
+        if (private.forward_level() or state.dual) and _has_tangents(args, kwargs):
             raise _no_gradient_of_out(state, "a tangent")
         with below():
             return redispatch(keyset & after, *args, **kwargs)

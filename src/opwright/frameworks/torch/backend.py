@@ -15,6 +15,7 @@ import torch
 from opwright.errors import UnsupportedError, layout
 from opwright.frameworks.base import bridge, load, no_kernel, of_flavour
 from opwright.frameworks.torch import fake, mutation, numpy_kernel, private
+from opwright.frameworks.torch.convert import to_share
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
 from opwright.keys import DEFAULT, IMPLICIT, key_of
 from opwright.outputs import bad_output, check_aliases, not_same, same_objects
@@ -220,7 +221,7 @@ def _write_back(value: Any, detached: Any) -> None:
 
 def _detached(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.detach().resolve_conj().resolve_neg()
+        return to_share(value)
     return [_detached(one) for one in value] if value.__class__ in (list, tuple) else value
 
 

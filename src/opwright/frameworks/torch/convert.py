@@ -115,6 +115,11 @@ def from_numpy(array: Any) -> torch.Tensor:
         ) from None
 
 
+def to_share(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as it goes over by DLPack: without a gradient, and dense, which JAX asks for."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Return whether elements share memory, as in an expanded tensor: writing to one changes others."""
     sizes = zip(tensor.shape, tensor.stride(), strict=True)

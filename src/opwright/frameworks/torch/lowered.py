@@ -32,7 +32,9 @@ class Lowered:
     for each argument (None where there is none). ``cache`` holds what kernels derive from the record's
     present kernels and rules; a change empties it. ``opaque`` has the rules whose bodies run as operators of
     their own (``inner``), each with what stands in for it; ``backward_of`` is the rule that such an
-    operator runs. ``bundle`` is the library that is being filled, ``runs`` counts those of an operator that mutates. ``warned`` says whether the loop of vmap was warned of.
+    operator runs. ``bundle`` is the library that is being filled. ``runs`` counts those of an operator
+    that mutates; ``warned`` says whether the loop of vmap was warned of, ``dual`` whether a level of
+    forward mode was seen that compiled code had entered.
     """
 
     __slots__ = (
@@ -41,6 +43,7 @@ class Lowered:
         "cache",
         "count",
         "defaults",
+        "dual",
         "fast",
         "fragment",
         "inner",
@@ -81,6 +84,7 @@ class Lowered:
         self.slow: Callable[..., Any] | None = None
         self.warned = False
         self.runs = 0
+        self.dual = False
         self.backward_of: Rule | None = None
 
     def flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

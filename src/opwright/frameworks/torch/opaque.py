@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from opwright.frameworks.base import Framework, load, of_flavour
 from opwright.frameworks.torch import private
-from opwright.frameworks.torch.convert import from_numpy, to_numpy
+from opwright.frameworks.torch.convert import from_numpy, to_numpy, to_share
 from opwright.frameworks.torch.lowered import OPAQUE, Lowered, tensors_in
 from opwright.keys import DEFAULT
 from opwright.overload import Kernel, OpOverload
@@ -184,7 +184,7 @@ def _cross(value: Any, other: Framework | None) -> Any:
     if other is None:
         return value
     if isinstance(value, torch.Tensor):
-        return to_numpy(value) if other.name == "numpy" else other.from_dlpack(value.detach())
+        return to_numpy(value) if other.name == "numpy" else other.from_dlpack(to_share(value))
     return [_cross(one, other) for one in value] if value.__class__ in (list, tuple) else value
 
 
