@@ -1,4 +1,4 @@
-"""Operators of every kind under every transform: right, or refused for a stated reason; never silently wrong."""
+"""Operators of every kind under every transform: right, or refused for a reason; never silently wrong."""
 
 from __future__ import annotations
 

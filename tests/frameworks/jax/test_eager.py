@@ -1,4 +1,4 @@
-"""Calls on concrete arrays: the short way gives what the general way gives, wherever JAX's settings matter."""
+"""Calls on concrete arrays: the short way gives what the general way does, whatever JAX's settings."""
 
 from __future__ import annotations
 

@@ -392,7 +392,8 @@ def test_a_traced_kernel_that_calls_numpy():
         "  got: TracerArrayConversionError: The numpy.ndarray conversion method __array__() was called on "
         "traced array with shape float32[3]\n"
         f"  registered at: {numpy_inside._record.source}\n"
-        "  to fix: compute with opwright.array_namespace(x) instead of numpy, or call the operator outside of jax.jit"
+        "  to fix: compute with opwright.array_namespace(x) instead of numpy, "
+        "or call the operator outside of jax.jit"
     )
 
 
@@ -506,7 +507,7 @@ def test_no_kernel_for_the_device():
 
 
 def test_an_operator_has_no_transpose():
-    with pytest.raises(NotImplementedError, match="Transpose rule.*jaxe.doubled"):
+    with pytest.raises(NotImplementedError, match=r"Transpose rule.*jaxe\.doubled"):
         jax.linear_transpose(lambda x: doubled(x), X)(X)
 
 

@@ -62,7 +62,8 @@ def test_a_host_kernel_without_the_extra_is_refused(monkeypatch):
         export.export(jax.jit(hosted))(X)
     assert str(caught.value).startswith(
         "jaxx::hosted cannot be exported: its kernel runs on the host\n"
-        "  expected: a kernel of flavour jax or array_api, or the extra that gives host kernels a target by name\n"
+        "  expected: a kernel of flavour jax or array_api, "
+        "or the extra that gives host kernels a target by name\n"
         "  to fix: pip install 'opwright[tvm-ffi]', then allow the target that "
         "opwright.frameworks.jax.export_target(op) names"
     )

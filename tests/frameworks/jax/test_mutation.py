@@ -27,7 +27,7 @@ def step_(x: np.ndarray, g: np.ndarray, m: np.ndarray, rate: float = 0.5) -> np.
 @ow.custom_op("jaxu::halve_all_", mutates_args=("xs",))
 def halve_all_(xs: list[np.ndarray]) -> None:
     for x in xs:
-        x /= 2
+        np.divide(x, 2, out=x)
 
 
 @ow.custom_op("jaxu::relu_", mutates_args=("x",), schema="(Tensor(a!) x) -> Tensor(a!)")
@@ -123,7 +123,8 @@ def test_a_mutating_kernel_of_flavour_jax_that_returns_too_few():
     with pytest.raises(ow.errors.OutputError) as caught:
         lost_(X)
     assert str(caught.value) == (
-        "kernel of jaxu::lost_ must return its outputs and then the new values of x, for JAX's arrays are immutable\n"
+        "kernel of jaxu::lost_ must return its outputs and then the new values of x, "
+        "for JAX's arrays are immutable\n"
         "  expected: 2 values\n"
         "  got: 1\n"
         f"  registered at: {lost_._record.source}"

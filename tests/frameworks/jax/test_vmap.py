@@ -30,7 +30,8 @@ def made(rule=None):
 def test_what_a_rule_is_told():
     told = []
 
-    def rule(info, in_dims, x, ys, z, k):
+    def rule(info, in_dims, *args):
+        x, ys, z, k = args
         told.append((info.batch_size, info.randomness, in_dims, x.shape, [y.shape for y in ys], z, k))
         return op(jnp.moveaxis(x, in_dims[0], 0), [jnp.moveaxis(ys[0], in_dims[1][0], 0), ys[1]], z, k), 0
 
@@ -63,12 +64,14 @@ def test_out_dims(out_dims):
 
 def test_a_loop_warns_once_for_each_operator():
     op = made()
-    with pytest.warns(NoVmapRuleWarning) as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         jax.vmap(lambda x: op(x, [x]))(X)
         jax.vmap(lambda x: op(x, [x]))(X)
         jax.jit(jax.vmap(lambda x: op(x, [x])))(X)
     assert [str(one.message) for one in caught] == [
-        f"vmap of {op.name}: no vmap rule is registered, so its kernel is called once for each element of the batch\n"
+        f"vmap of {op.name}: no vmap rule is registered, "
+        "so its kernel is called once for each element of the batch\n"
         f"  to fix: register one: @opwright.register_vmap({op.name!r})"
     ]
 
