@@ -1,0 +1,94 @@
+"""Fakes: FakeTensors and meta tensors, layouts of NumPy kernels, and what is said where there is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+import opwright as ow
+from opwright.errors import MissingRuleError, OutputError
+
+NS = "torch_fake"
+
+
+@ow.custom_op(f"{NS}::copy", mutates_args=())
+def copy(x: np.ndarray) -> np.ndarray:
+    return x.copy()
+
+
+@ow.custom_op(f"{NS}::write", mutates_args={"x"})
+def write(x: np.ndarray) -> None:
+    x += 1
+
+
+@pytest.fixture(params=["operator", "torch.ops"])
+def route(request):
+    if request.param == "operator":
+        return lambda op: op
+    return lambda op: getattr(torch.ops.torch_fake, op.name.partition("::")[2])
+
+
+@pytest.fixture(params=["fake", "meta"])
+def tensor(request):
+    def make(x):
+        return FakeTensorMode(allow_non_fake_inputs=True).from_tensor(x) if request.param == "fake" else x.to("meta")
+
+    return make
+
+
+def test_no_fake(route, tensor):
+    with pytest.raises(MissingRuleError) as error:
+        route(copy)(tensor(torch.ones(2)))
+    assert str(error.value) == (
+        f"{NS}::copy was called with fake inputs and no fake impl is registered for it\n"
+        "  expected: a function from the metadata of its inputs to that of its outputs; torch.compile, torch.export "
+        "and meta tensors need it\n"
+        f"  registered at: {copy._record.source}\n"
+        f"  to fix: add one: @opwright.register_fake('{NS}::copy')"
+    )
+
+
+def test_no_fake_under_compile(route):
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError, match="no fake impl is registered"):
+        torch.compile(lambda x: route(copy)(x), fullgraph=True, backend="aot_eager")(torch.ones(2))
+
+
+def test_an_operator_that_returns_nothing_has_one(route, tensor):
+    x = tensor(torch.ones(2))
+    assert route(write)(x) is None
+
+
+@pytest.mark.parametrize("returned", [lambda x: (x.clone(),), lambda x: None, lambda x: 3])
+def test_a_fake_that_does_not_fit(route, tensor, returned):
+    handle = ow.register_fake(copy, returned)
+    with pytest.raises(OutputError) as error:
+        route(copy)(tensor(torch.ones(2)))
+    lines = str(error.value).splitlines()
+    assert lines[:2] == [
+        f"the fake of {NS}::copy returned something else than its schema says",
+        f"  expected: {NS}::copy(Tensor x) -> Tensor",
+    ]
+    assert lines[3] == f"  registered at: {handle.source}"
+    handle.destroy()
+
+
+def test_outputs_of_a_numpy_kernel_are_contiguous(route, tensor):
+    handle = ow.register_fake(copy, lambda x: torch.empty_like(x))
+    transposed = torch.ones(2, 3).T
+    assert route(copy)(tensor(transposed)).stride() == (2, 1)
+    assert route(copy)(transposed).stride() == (2, 1)
+    handle.destroy()
+
+
+def test_the_fake_of_a_torch_kernel_is_used_as_given(tensor):
+    @ow.custom_op(f"{NS}::keep", mutates_args=())
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    keep.register_fake(lambda x: torch.empty_like(x))
+    transposed = torch.ones(2, 3).T
+    assert keep(tensor(transposed)).stride() == (1, 3)
+    assert keep(transposed).stride() == (1, 3)

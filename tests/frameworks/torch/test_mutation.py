@@ -1,0 +1,299 @@
+"""Operators that mutate: gradients, what raises before anything is written, version counters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, hessian, jacfwd, jvp, vmap
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+import opwright as ow
+from opwright.errors import ArgumentError, GradientError, UnsupportedError
+from opwright.frameworks.torch.mutation import InferenceTensorError
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*has no vmap rule"),
+]
+NS = "torch_mutation"
+A = torch.tensor([2.0, 3.0], dtype=torch.double)
+
+
+def save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+@ow.custom_op(f"{NS}::multiply", mutates_args={"x"})
+def multiply(x: np.ndarray, y: np.ndarray) -> None:
+    x *= y
+
+
+def _multiply_backward(ctx, g):
+    x, y = ctx.saved_tensors
+    return g * y, g * x
+
+
+multiply.register_autograd(_multiply_backward, setup_context=save)
+
+
+@ow.custom_op(f"{NS}::multiply_all", mutates_args={"xs"})
+def multiply_all(xs: list[Tensor], y: Tensor) -> None:
+    for x in xs:
+        x.mul_(y)
+
+
+def _all_setup(ctx, inputs, output):
+    xs, y = inputs
+    ctx.save_for_backward(*xs, y)
+
+
+def _all_backward(ctx, gs):
+    *xs, y = ctx.saved_tensors
+    return [g * y for g in gs], sum(g * x for g, x in zip(gs, xs, strict=True))
+
+
+multiply_all.register_autograd(_all_backward, setup_context=_all_setup)
+
+
+@ow.custom_op(f"{NS}::multiply_and_add", mutates_args={"x"})
+def multiply_and_add(x: Tensor, y: Tensor) -> Tensor:
+    x.mul_(y)
+    return x + y
+
+
+def _add_backward(ctx, g_out, g_x):
+    x, y = ctx.saved_tensors
+    g = g_out + g_x
+    return g * y, g * x + g_out
+
+
+multiply_and_add.register_autograd(_add_backward, setup_context=save)
+
+
+@ow.custom_op(f"{NS}::rotate", mutates_args={"x"})
+def rotate(x: np.ndarray) -> None:
+    x *= 1j
+
+
+def native(op):
+    return getattr(torch.ops.torch_mutation, op.name.partition("::")[2])
+
+
+@pytest.fixture(params=["operator", "torch.ops"])
+def route(request):
+    return (lambda op: op) if request.param == "operator" else native
+
+
+def test_a_leaf_that_requires_grad_is_not_touched(route):
+    x = A.clone().requires_grad_()
+    for given, what in ((x, "a leaf Variable"), (x[:1], "a view of a leaf Variable")):
+        with pytest.raises(GradientError) as error:
+            route(multiply)(given, A[: len(given)])
+        assert str(error.value) == (
+            f"{NS}::multiply: argument x is {what} that requires grad and is being used in an in-place operation\n"
+            "  expected: a tensor without grad, or one computed from others\n"
+            "  to fix: pass x.clone(), or call it under torch.no_grad()"
+        )
+        assert torch.equal(x.detach(), A)
+    with torch.no_grad():
+        route(multiply)(x, A)
+    assert torch.equal(x.detach(), A * A)
+    assert x._version == 1
+
+
+def test_a_view_of_an_intermediate_value(route):
+    w = A.clone().requires_grad_()
+    y = w * 2
+    route(multiply)(y[:1], w[1:])
+    y.sum().backward()
+    assert torch.allclose(w.grad, torch.tensor([6.0, 6.0], dtype=torch.double))
+
+
+def test_what_needs_no_gradient_gets_one_by_what_is_written(route):
+    w, plain = A.clone().requires_grad_(), A.clone()
+    route(multiply)(plain, w)
+    assert plain.requires_grad
+    plain.sum().backward()
+    assert torch.equal(w.grad, A)
+
+
+def test_a_saved_tensor_that_was_overwritten(route):
+    w = A.clone().requires_grad_()
+    q = w * 1
+    squared = q * q
+    route(multiply)(q, A)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squared.sum().backward()
+
+
+def test_second_derivatives(route):
+    def f(w):
+        y = w * w
+        route(multiply)(y, w)
+        return y.sum()
+
+    assert torch.allclose(hessian(f)(A), torch.diag(6 * A))
+    assert torch.autograd.gradgradcheck(f, (A.clone().requires_grad_(),))
+
+
+def test_a_list_of_mutated_tensors(route):
+    def f(w):
+        p, q = w * 1, w * w
+        route(multiply_all)([p, q], w)
+        return (p + q).sum()
+
+    expected = 2 * A + 3 * A * A
+    assert torch.allclose(grad(f)(A), expected)
+    assert torch.allclose(hessian(f)(A), torch.diag(2 + 6 * A))
+    w = A.clone().requires_grad_()
+    f(w).backward()
+    assert torch.allclose(w.grad, expected)
+    torch._dynamo.reset()
+    found = torch.compile(lambda w: grad(f)(w), fullgraph=True, backend="aot_eager")(A)
+    assert torch.allclose(found, expected)
+
+
+def test_new_values_have_gradients_after_those_of_the_outputs(route):
+    def f(w):
+        p = w * 1
+        out = route(multiply_and_add)(p, w)
+        return (out * p).sum()
+
+    assert torch.allclose(grad(f)(A), 4 * A**3 + 3 * A**2)
+    assert torch.allclose(jacfwd(f)(A), 4 * A**3 + 3 * A**2)
+    assert torch.allclose(hessian(f)(A), torch.diag(12 * A**2 + 6 * A))
+
+
+@pytest.mark.parametrize("transform", ["grad", "jvp", "vmap(grad)", "grad in grad"])
+def test_a_captured_tensor_is_not_touched(route, transform):
+    captured = A.clone()
+
+    def f(w):
+        route(multiply)(captured, w)
+        return captured.sum()
+
+    run = {
+        "grad": lambda: grad(f)(A),
+        "jvp": lambda: jvp(f, (A,), (A,)),
+        "vmap(grad)": lambda: vmap(grad(f))(torch.stack([A, A])),
+        "grad in grad": lambda: grad(lambda w: grad(f)(w).sum())(A),
+    }[transform]
+    with pytest.raises(UnsupportedError) as error:
+        run()
+    assert str(error.value) == (
+        f"{NS}::multiply would mutate a captured tensor, argument x, inside a transform of torch.func, which its "
+        "derivative would not know of\n"
+        "  expected: a tensor that the transform was given, or that was made inside it\n"
+        "  to fix: pass x.clone(), or give x to the transform as an argument"
+    )
+    assert torch.equal(captured, A)
+
+
+def test_a_captured_tensor_in_compiled_code(route):
+    captured = A.clone()
+
+    def f(w):
+        route(multiply)(captured, w)
+        return captured.sum()
+
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="would mutate a captured tensor"):
+        torch.compile(lambda w: grad(f)(w), fullgraph=True, backend="aot_eager")(A)
+
+
+def test_tensors_made_inside_nested_transforms(route):
+    def f(w):
+        def inner(v):
+            y, z = w * v, torch.ones(2, dtype=torch.double)
+            route(multiply)(y, v)
+            route(multiply)(z, v)
+            return (y * z).sum()
+
+        return grad(inner)(w * w).sum()
+
+    def expected(w):
+        return grad(lambda v: (w * v * v * v).sum())(w * w).sum()
+
+    assert torch.allclose(grad(f)(A), grad(expected)(A))
+
+
+def test_vmap_needs_a_batch_to_write_to(route):
+    batch = torch.stack([A, 2 * A])
+
+    def write(x, y):
+        route(multiply)(x, y)
+        return x
+
+    for run in (lambda: vmap(write, in_dims=(None, 0))(A.clone(), batch),):
+        with pytest.raises(UnsupportedError) as error:
+            run()
+        assert str(error.value) == (
+            f"vmap of {NS}::multiply: argument x is mutated and not batched, but another one is\n"
+            "  expected: in_dims that batch x too: it has no room for a result for each\n"
+            f"  registered at: {multiply._record.source}\n"
+            "  to fix: expand and clone x to the batch first, or use a functional operator"
+        )
+    given = batch.T.contiguous()
+    vmap(write, in_dims=(1, 0))(given, batch)
+    assert torch.equal(given, (batch * batch).T)
+
+
+def test_an_inference_tensor_outside_inference_mode(route):
+    with torch.inference_mode():
+        x = A.clone()
+        route(multiply)(x, A)
+    assert torch.equal(x, A * A)
+    with pytest.raises(InferenceTensorError) as error:
+        route(multiply)(x, A)
+    assert str(error.value) == (
+        f"{NS}::multiply: inplace update to inference tensor outside InferenceMode is not allowed\n"
+        "  expected: a normal tensor as x\n"
+        "  to fix: pass x.clone(), or call it under torch.inference_mode()"
+    )
+
+
+def test_an_expanded_tensor(route):
+    with pytest.raises(ArgumentError) as error:
+        route(multiply)(torch.ones(1, dtype=torch.double).expand(2), A)
+    assert str(error.value) == (
+        f"{NS}::multiply mutates argument x, whose elements share memory\n"
+        "  expected: a tensor whose elements have memory of their own\n"
+        "  got: a tensor of shape (2,) with strides (0,)\n"
+        "  to fix: pass x.contiguous(), and use that afterwards"
+    )
+
+
+@pytest.mark.parametrize("view", [torch.conj, torch._neg_view])
+def test_conjugated_and_negated_tensors_are_written_through(route, view):
+    z = torch.tensor([1 + 2j, 3j])
+    given = view(z.clone())
+    expected = view(z) * 1j
+    route(rotate)(given)
+    assert torch.allclose(given, expected)
+
+
+def test_no_rule(route):
+    @ow.custom_op(f"{NS}::no_rule", mutates_args={"x"})
+    def op(x: Tensor) -> None:
+        x.sin_()
+
+    y = A.clone().requires_grad_() * 1
+    route(op)(y)
+    with pytest.raises(RuntimeError, match="no autograd formula"):
+        y.sum().backward()
+
+
+def test_selective_checkpoint_that_recomputes(route):
+    def f(w):
+        y = w * 1
+        route(multiply)(y, w)
+        return (y * y).sum()
+
+    w = A.clone().requires_grad_()
+    contexts = lambda: create_selective_checkpoint_contexts(  # noqa: E731
+        lambda ctx, op, *args, **kwargs: CheckpointPolicy.PREFER_RECOMPUTE
+    )
+    checkpoint(f, w, use_reentrant=False, context_fn=contexts).backward()
+    assert torch.allclose(w.grad, 4 * A**3)

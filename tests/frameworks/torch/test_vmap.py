@@ -1,0 +1,132 @@
+"""Batching: keyword-only tensors, empty batches, randomness, and rules that return something wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+import opwright as ow
+from opwright.errors import OutputError, UnsupportedError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no vmap rule")
+NS = "torch_vmap"
+
+
+@ow.custom_op(f"{NS}::weigh", mutates_args=())
+def weigh(x: Tensor, k: float = 1.0, *, w: Tensor, s: float = 2.0) -> Tensor:
+    return x * w * k * s
+
+
+@ow.custom_op(f"{NS}::two", mutates_args=())
+def two(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.sin(), x.sum(0).to(torch.int64)
+
+
+two.register_fake(lambda x: (torch.empty_like(x), x.new_empty(x.shape[1:], dtype=torch.int64)))
+
+
+@ow.custom_op(f"{NS}::halves", mutates_args=())
+def halves(xs: list[Tensor], y: Tensor) -> list[Tensor]:
+    return [x / 2 * y for x in xs]
+
+
+@ow.custom_op(f"{NS}::noise", mutates_args=(), tags=("nondeterministic_seeded",))
+def noise(x: Tensor) -> Tensor:
+    return torch.rand_like(x)
+
+
+@pytest.fixture(params=["operator", "torch.ops"])
+def route(request):
+    if request.param == "operator":
+        return lambda op: op
+    return lambda op: getattr(torch.ops.torch_vmap, op.name.partition("::")[2])
+
+
+def _weigh_rule(info, in_dims, x, k, *, w, s):
+    dims = dict(zip("xkws", (*in_dims, None, None), strict=False))
+    x = x.movedim(dims["x"], 0) if dims["x"] is not None else x.expand(info.batch_size, *x.shape)
+    w = w.movedim(dims["w"], 0) if dims["w"] is not None else w.expand(info.batch_size, *w.shape)
+    return weigh(x, k, w=w, s=s), 0
+
+
+@pytest.mark.parametrize("rule", [None, _weigh_rule])
+def test_keyword_only_tensors(route, rule):
+    handle = None if rule is None else ow.register_vmap(weigh, rule)
+    call = route(weigh)
+    x, w = torch.randn(4, 3), torch.randn(3, 4)
+    assert torch.allclose(vmap(lambda a, b: call(a, 3.0, w=b), in_dims=(0, 1))(x, w), x * w.T * 6)
+    assert torch.allclose(vmap(lambda a: call(a, w=w[:, 0]))(x), x * w[:, 0] * 2)
+    assert torch.allclose(vmap(lambda b: call(x[0], w=b), in_dims=1)(w), x[0] * w.T * 2)
+    nested = vmap(lambda a: vmap(lambda b: call(a, w=b), in_dims=1)(w))(x)
+    assert torch.allclose(nested, x[:, None] * w.T[None] * 2)
+    if handle is not None:
+        handle.destroy()
+
+
+def test_lists_and_a_loop(route):
+    x, y = torch.randn(4, 3), torch.randn(3, 4)
+    found = vmap(lambda a, b: route(halves)([a, b], a), in_dims=(0, 1))(x, y)
+    assert torch.allclose(found[0], x * x / 2)
+    assert torch.allclose(found[1], y.T * x / 2)
+
+
+def test_an_empty_batch(route):
+    first, second = vmap(route(two))(torch.zeros(0, 3, 2))
+    assert (first.shape, second.shape, second.dtype) == ((0, 3, 2), (0, 2), torch.int64)
+
+
+def test_the_loop_over_another_axis(route):
+    first, second = vmap(route(two), in_dims=1, out_dims=(2, 1))(torch.ones(3, 4, 2))
+    assert first.shape == (3, 2, 4)
+    assert second.shape == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected", "got"),
+    [
+        (lambda info, d, x: x, "a tuple (outputs, out_dims), two returns", "Tensor"),
+        (lambda info, d, x: (x, x, x), "a tuple (outputs, out_dims), two returns", "tuple of 3"),
+        (lambda info, d, x: ((x,), 0), "2 outputs", "tuple"),
+        (lambda info, d, x: ((x, x), (0, "a")), "an int or None in out_dims for each output", "'a'"),
+        (lambda info, d, x: ((x, x), (0, 0, 0)), "2 out_dims, one for each output", "(0, 0, 0)"),
+    ],
+)
+def test_a_rule_that_returns_something_wrong(route, rule, expected, got):
+    handle = ow.register_vmap(two, rule)
+    with pytest.raises(OutputError) as error:
+        vmap(route(two))(torch.randn(2, 3))
+    assert str(error.value) == (
+        f"the vmap rule of {NS}::two returned something else than it must\n"
+        f"  expected: {expected}\n"
+        f"  got: {got}\n"
+        f"  registered at: {handle.source}"
+    )
+    handle.destroy()
+
+
+def test_randomness(route):
+    with pytest.raises(UnsupportedError) as error:
+        vmap(route(noise))(torch.zeros(2, 3))
+    assert str(error.value) == (
+        f"vmap of {NS}::noise: the operator is random, and randomness is 'error'\n"
+        "  expected: torch.vmap(..., randomness='different'), or a vmap rule\n"
+        f"  registered at: {noise._record.source}\n"
+        f"  to fix: add a rule: @opwright.register_vmap('{NS}::noise')"
+    )
+    first, second = vmap(route(noise), randomness="different")(torch.zeros(2, 30))
+    assert not torch.equal(first, second)
+
+
+def test_per_sample_gradients_of_a_looped_operator(route):
+    @ow.custom_op(f"{NS}::square", mutates_args=())
+    def square(x: Tensor) -> Tensor:
+        return x * x
+
+    square.register_autograd(
+        lambda ctx, g: 2 * g * ctx.saved_tensors[0],
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    x = torch.randn(2, 3)
+    assert torch.allclose(vmap(grad(lambda y: route(square)(y).sum()))(x), 2 * x)
