@@ -1,0 +1,202 @@
+"""The backend kernel: devices, outputs that do not fit, enumerations, and Dynamo kept out."""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal, Optional
+
+import pytest
+import torch
+from torch import Tensor
+
+import opwright as ow
+from opwright.errors import ArgumentError, NoKernelError, OutputError
+from opwright.frameworks.torch import private
+from opwright.frameworks.torch.lowered import lowered_of
+
+NS = "torch_backend"
+BODY = [None]
+
+
+@ow.custom_op(f"{NS}::one", mutates_args=())
+def one(x: Tensor) -> Tensor:
+    return BODY[0](x)
+
+
+@ow.custom_op(f"{NS}::several", mutates_args=())
+def several(x: Tensor) -> tuple[Tensor, list[Tensor], Optional[Tensor], int]:
+    return BODY[0](x)
+
+
+@ow.custom_op(f"{NS}::nothing", mutates_args=())
+def nothing(x: Tensor) -> None:
+    return BODY[0](x)
+
+
+@pytest.fixture(params=["operator", "torch.ops"])
+def route(request):
+    if request.param == "operator":
+        return lambda op: op
+    return lambda op: getattr(torch.ops.torch_backend, op.name.partition("::")[2])
+
+
+@pytest.mark.parametrize(
+    ("op", "body", "expected", "got"),
+    [
+        (one, lambda x: None, "a tensor", "NoneType"),
+        (one, lambda x: (x,), "a tensor", "tuple of 1 (torch.Tensor)"),
+        (nothing, lambda x: 3, "None", "int"),
+    ],
+)
+def test_outputs_that_do_not_fit(route, op, body, expected, got):
+    BODY[0] = body
+    for _ in range(2):
+        with pytest.raises(OutputError) as error:
+            route(op)(torch.ones(2))
+        lines = str(error.value).splitlines()
+        assert lines[0] == f"kernel of {op.name} returned something else than its schema says"
+        assert lines[1].endswith(f": {op.schema}")
+        assert lines[2:] == [f"  got: {got}", f"  registered at: {op._record.source}"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: (x + 1, [x + 2], None),
+        lambda x: (x + 1, x + 2, None, 3),
+        lambda x: (x + 1, [x + 2], 5, 3),
+        lambda x: x + 1,
+    ],
+)
+def test_several_outputs_that_do_not_fit(route, body):
+    BODY[0] = body
+    for _ in range(2):
+        with pytest.raises(OutputError, match="returned something else than its schema says"):
+            route(several)(torch.ones(2))
+
+
+def test_several_outputs(route):
+    BODY[0] = lambda x: (x + 1, [x + 2, x + 3], None, 7)
+    for _ in range(2):
+        first, rest, missing, number = route(several)(torch.zeros(1))
+        assert (first.item(), [t.item() for t in rest], missing, number) == (1, [2, 3], None, 7)
+    BODY[0] = lambda x: [x + 1, (x + 2,), x + 4, 7]
+    first, rest, there, number = route(several)(torch.zeros(1))
+    assert (first.item(), [t.item() for t in rest], there.item(), number) == (1, [2], 4, 7)
+
+
+class Mode(enum.Enum):
+    UP = "up"
+    DOWN = "down"
+
+
+def test_literals_and_enumerations(route):
+    seen = []
+
+    @ow.custom_op(f"{NS}::choices", mutates_args=())
+    def op(x: Tensor, mode: Mode, way: Literal["a", "b"] = "a") -> Tensor:
+        seen.append((mode, way))
+        return x.clone()
+
+    call = route(op)
+    given = (Mode.UP, "up") if call is op else ("up",)
+    for mode in given:
+        call(torch.ones(1), mode)
+        call(torch.ones(1), mode, "b")
+        assert seen == [(Mode.UP, "a"), (Mode.UP, "b")]
+        seen.clear()
+    with pytest.raises(ArgumentError, match="argument mode is not among its choices"):
+        call(torch.ones(1), "sideways")
+
+
+def test_no_kernel_for_a_device(route):
+    @ow.custom_op(f"{NS}::only_cuda", mutates_args=(), device_types="cuda")
+    def op(x: Tensor) -> Tensor:
+        return x + 1
+
+    with pytest.raises(NoKernelError) as error:
+        route(op)(torch.ones(2))
+    assert str(error.value) == (
+        f"{NS}::only_cuda has no kernel for torch arrays on cpu\n"
+        f"  expected: kernels for cuda (torch, {op._record.source})\n"
+        "  got: torch arrays on cpu\n"
+        f"  registered at: {op._record.source}\n"
+        f"  to fix: register one: @opwright.register_kernel('{NS}::only_cuda', 'cpu')"
+    )
+
+
+def test_optional_tensors_and_empty_lists(route):
+    @ow.custom_op(f"{NS}::maybe", mutates_args=())
+    def op(x: Optional[Tensor] = None, n: int = 2) -> Tensor:
+        return torch.ones(n) if x is None else x.clone()
+
+    @ow.custom_op(f"{NS}::total", mutates_args=())
+    def total(xs: list[Tensor]) -> Tensor:
+        return torch.stack(xs).sum(0) if xs else torch.zeros(1)
+
+    call = route(op)
+    for _ in range(2):
+        assert torch.equal(call(), torch.ones(2))
+        assert torch.equal(call(None, 3), torch.ones(3))
+        assert torch.equal(call(torch.zeros(1)), torch.zeros(1))
+        assert torch.equal(route(total)([]), torch.zeros(1))
+        assert torch.equal(route(total)((torch.ones(1), torch.ones(1))), torch.full((1,), 2.0))
+
+
+def test_dynamo_does_not_trace_kernels(route):
+    traced = []
+
+    @ow.custom_op(f"{NS}::opaque_to_dynamo", mutates_args=())
+    def op(x: Tensor) -> Tensor:
+        traced.append(torch.compiler.is_compiling())
+        return x.sin()
+
+    def f(x):
+        torch._dynamo.graph_break()
+        return route(op)(x) + 1
+
+    torch._dynamo.reset()
+    x = torch.ones(2)
+    op.register_fake(lambda x: torch.empty_like(x))
+    assert torch.allclose(torch.compile(f, backend="eager")(x), x.sin() + 1)
+    assert not any(traced)
+
+
+def test_torch_compile_inside_a_kernel(route):
+    @ow.custom_op(f"{NS}::compiles", mutates_args=())
+    def op(x: Tensor) -> Tensor:
+        return torch.compile(lambda y: y.sin() + 1, backend="eager", fullgraph=True)(x)
+
+    torch._dynamo.reset()
+    assert torch.allclose(route(op)(torch.ones(2)), torch.ones(2).sin() + 1)
+
+
+def test_without_the_private_helpers(monkeypatch):
+    x, y = torch.ones(2), torch.ones(3)
+    assert private._stand_in_alias((x, [y]), {}, (x[:1],))
+    assert private._stand_in_alias((x,), {"y": y}, (y,))
+    assert not private._stand_in_alias((x, None, 3), {}, (y, x.clone()))
+    assert private._stand_in_alias((), {}, (x, x.view(-1)))
+    assert private._stand_in_requires_grad(x, [y, None], 3, z=x.clone().requires_grad_())
+    assert not private._stand_in_requires_grad(x, [y, None], 3)
+
+
+def test_one_runner_for_every_device_where_there_is_one_kernel():
+    BODY[0] = lambda x: x + 1
+    torch.ops.torch_backend.one(torch.ones(2))
+    assert ("run" in lowered_of(one._record).cache) != torch.backends.cuda.is_built()
+
+
+@pytest.mark.cuda
+def test_the_device_of_the_tensors_is_current(route):
+    seen = []
+
+    @ow.custom_op(f"{NS}::current", mutates_args=())
+    def op(x: Tensor) -> Tensor:
+        seen.append(torch.cuda.current_device())
+        return x + 1
+
+    last = torch.cuda.device_count() - 1
+    for _ in range(2):
+        route(op)(torch.ones(2, device=f"cuda:{last}"))
+        assert seen.pop() == last

@@ -1,0 +1,75 @@
+"""The call through torch's dispatcher: arguments that are no tensors, names, symbolic numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import opwright as ow
+from opwright.errors import ArgumentError, MixedFrameworksError
+from opwright.frameworks.torch.slow import slow_call
+
+NS = "torch_slow"
+
+
+@ow.custom_op(f"{NS}::add", mutates_args=())
+def add(x: Tensor, y: Tensor, *, zs: list[Tensor] | None = None, k: float = 1.0) -> Tensor:
+    return x + k * y
+
+
+@ow.custom_op(f"{NS}::sine", mutates_args=())
+def sine(x: Tensor, k: float = 1.0) -> Tensor:
+    return x.sin() * k
+
+
+def test_one_tensor_goes_to_the_overload_itself():
+    assert slow_call(sine._record) is torch.ops.torch_slow.sine.default
+
+
+def test_keyword_only_arguments_go_by_name():
+    x = torch.ones(2)
+    assert torch.equal(slow_call(add._record)(x, x, None, 2.0), 3 * x)
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"y": np.ones(2)}, MixedFrameworksError, "was called with arrays of 2 frameworks"),
+        ({"y": 3}, ArgumentError, "argument y must be an array"),
+        ({"y": None}, ArgumentError, "argument y must be an array"),
+        ({"zs": torch.ones(2)}, ArgumentError, "argument zs must be a list of arrays"),
+        ({"zs": [3]}, ArgumentError, "argument zs[0] must be an array"),
+    ],
+)
+def test_arguments_that_are_no_tensors(calls, given, error, text):
+    x = torch.ones(2)
+    for _ in range(calls):
+        add(x, x)
+    for mode in (torch.no_grad(), torch.device("cpu")):  # the second keeps every call from the direct way
+        with mode, pytest.raises(error) as caught:
+            add(x, **{"y": x, **given})
+        assert text in str(caught.value).splitlines()[0]
+
+
+def test_symbolic_numbers():
+    sine.register_fake(lambda x, k=1.0: torch.empty_like(x))
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: sine(x, float(x.shape[0])), fullgraph=True, backend="aot_eager", dynamic=True)
+    for size in (3, 5):
+        x = torch.ones(size)
+        assert torch.allclose(compiled(x), x.sin() * size)
+
+
+def test_a_symbolic_size_outside_dynamo():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    @ow.custom_op(f"{NS}::sized", mutates_args=())
+    def sized(x: Tensor, sizes: list[int], n: int) -> Tensor:
+        return x.new_ones(sizes) * n
+
+    sized.register_fake(lambda x, sizes, n: x.new_empty(sizes))
+    traced = make_fx(lambda x: sized(x, [x.shape[0], 2], x.shape[0]), tracing_mode="symbolic")(torch.ones(4))
+    assert torch.equal(traced(torch.ones(3)), torch.full((3, 2), 3.0))
