@@ -7,13 +7,14 @@ import pytest
 import torch
 
 import opwright as ow
+import torch_operators
 import torch_situations
 from opwright.errors import AliasError, OutputError
 
 
 def define(fn, **options):
     options.setdefault("mutates_args", ())
-    return ow.custom_op(torch_situations.name_of("bridged"), fn, **options)
+    return ow.custom_op(torch_operators.name_of("bridged"), fn, **options)
 
 
 def test_the_kernel_sees_the_tensors_own_memory():
@@ -31,7 +32,7 @@ def test_the_kernel_sees_the_tensors_own_memory():
 
 
 def test_a_tensor_that_requires_grad_is_detached():
-    op = torch_situations.of_numpy()
+    op = torch_operators.of_numpy()
     for _ in range(4):
         x = torch.ones(3, requires_grad=True)
         op(x).sum().backward()
@@ -110,8 +111,8 @@ def test_several_outputs():
 
 
 def test_mutated_arguments_are_written_in_place_and_those_that_share_memory_refused():
-    path = torch_situations.Path()
-    op = torch_situations.mutating_numpy(path)
+    path = torch_operators.Path()
+    op = torch_operators.mutating_numpy(path)
     for make in (lambda: torch.ones(4), lambda: torch.ones(2, 2).t(), lambda: torch.ones(8)[::2]):
         for _ in range(3):
             x = make()
@@ -126,7 +127,7 @@ def test_mutated_arguments_are_written_in_place_and_those_that_share_memory_refu
 
 
 def test_lists_that_are_mutated():
-    path = torch_situations.Path()
+    path = torch_operators.Path()
 
     def negate(xs: list[np.ndarray]) -> None:
         path.note()
@@ -168,7 +169,7 @@ def test_keyword_only_arguments_are_passed_by_name():
 
 
 def test_dtypes_that_numpy_lacks_are_no_faster_and_no_worse():
-    op = torch_situations.of_numpy()
+    op = torch_operators.of_numpy()
     direct, dispatched = torch_situations.calls_of(op)
     for _ in range(3):
         run = torch_situations.SITUATIONS["bfloat16"]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import opwright as ow
+import torch_operators
 import torch_situations
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch.*", "ignore::DeprecationWarning:torch.*")
@@ -22,7 +23,7 @@ PLAIN = torch_situations.SITUATIONS["plain"]
 
 
 @pytest.mark.parametrize("situation", torch_situations.SITUATIONS)
-@pytest.mark.parametrize("kind", torch_situations.KINDS)
+@pytest.mark.parametrize("kind", torch_operators.KINDS)
 def test_every_situation_first_then_plain_calls_then_again(kind, situation):
     run = torch_situations.SITUATIONS[situation]
     direct, dispatched = torch_situations.calls_of(kind())
@@ -30,11 +31,11 @@ def test_every_situation_first_then_plain_calls_then_again(kind, situation):
         assert torch_situations.observed(step, direct) == torch_situations.observed(step, dispatched)
 
 
-@pytest.mark.parametrize("kind", torch_situations.KINDS)
+@pytest.mark.parametrize("kind", torch_operators.KINDS)
 def test_the_direct_call_is_taken_from_the_second_call_on(kind):
-    path = torch_situations.Path()
+    path = torch_operators.Path()
     direct, dispatched = torch_situations.calls_of(kind(path))
-    below = "direct" if kind is torch_situations.implicit else "dispatcher"
+    below = "direct" if kind is torch_operators.implicit else "dispatcher"
     assert path.of(lambda: direct(torch.ones(3))) == [below]
     assert path.of(lambda: [direct(torch.ones(3)) for _ in range(5)]) == ["direct"] * 5
     assert path.of(lambda: dispatched(torch.ones(3))) == [below]
@@ -46,7 +47,7 @@ def test_the_direct_call_is_taken_from_the_second_call_on(kind):
 def combine():
     """An operator with every kind of argument, and a gradient."""
 
-    @ow.custom_op(torch_situations.name_of("combine"), mutates_args=())
+    @ow.custom_op(torch_operators.name_of("combine"), mutates_args=())
     def op(
         x: Tensor,
         ys: list[Tensor],
@@ -166,7 +167,7 @@ def test_any_row_of_calls(drawn):
 
 
 def test_threads_share_guards_and_agree():
-    op = torch_situations.with_rule()
+    op = torch_operators.with_rule()
     _, dispatched = torch_situations.calls_of(op)
     kinds = [
         lambda: torch.ones(3),

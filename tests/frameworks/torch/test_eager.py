@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 import opwright as ow
-import torch_situations
+import torch_operators
 from opwright.errors import GradientError, MissingRuleError
 from opwright.frameworks.torch import eager
 
@@ -19,7 +19,7 @@ def sum_of(path=None):
     answers = []
     seen = []
 
-    @ow.custom_op(torch_situations.name_of("sum_of"), mutates_args=())
+    @ow.custom_op(torch_operators.name_of("sum_of"), mutates_args=())
     def op(
         x: Tensor, ys: list[Tensor], k: float = 1.0, z: Tensor | None = None, *, w: Tensor | None = None
     ) -> Tensor:
@@ -47,7 +47,7 @@ def leaf(*shape):
 
 
 def test_lists_optional_and_keyword_only_tensors():
-    path = torch_situations.Path()
+    path = torch_operators.Path()
     op, _, seen = sum_of(path)
     for turn in range(3):
         x, y, z, w = leaf(3), leaf(3), leaf(3), leaf(3)
@@ -62,7 +62,7 @@ def test_lists_optional_and_keyword_only_tensors():
 
 @pytest.mark.parametrize(("ys", "z", "w"), [([], None, None), ([1], None, 1), ([1, 1], 1, None)])
 def test_missing_tensors_and_empty_lists(ys, z, w):
-    path = torch_situations.Path()
+    path = torch_operators.Path()
     op, _, _ = sum_of(path)
     for _ in range(3):
         x = leaf(2)
@@ -107,7 +107,7 @@ def test_wrong_gradients_raise_as_they_do_through_the_dispatcher(wrong):
 def one_of(backward, setup_context=None):
     """x * 2, with this backward."""
     op = ow.custom_op(
-        torch_situations.name_of("one_of"), lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor"
+        torch_operators.name_of("one_of"), lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor"
     )
     op.register_autograd(backward, setup_context=setup_context)
     return op
@@ -161,8 +161,8 @@ def test_no_gradient_at_all():
 
 
 def test_without_a_rule_the_output_requires_grad_and_its_backward_raises():
-    path = torch_situations.Path()
-    op = torch_situations.without_rule(path)
+    path = torch_operators.Path()
+    op = torch_operators.without_rule(path)
     texts = []
     for _ in range(3):
         out = op(leaf(3))
@@ -176,8 +176,8 @@ def test_without_a_rule_the_output_requires_grad_and_its_backward_raises():
 
 
 def test_without_a_gradient_by_declaration():
-    path = torch_situations.Path()
-    op = torch_situations.constant(path)
+    path = torch_operators.Path()
+    op = torch_operators.constant(path)
     assert [op(leaf(3)).requires_grad for _ in range(3)] == [False] * 3
     assert path.taken == ["dispatcher", "direct", "direct"]
 
@@ -201,7 +201,7 @@ def test_a_backward_that_cannot_be_differentiated(kind):
 
 
 def test_outputs_that_the_author_marks():
-    @ow.custom_op(torch_situations.name_of("marks"), mutates_args=())
+    @ow.custom_op(torch_operators.name_of("marks"), mutates_args=())
     def op(x: Tensor) -> tuple[Tensor, Tensor]:
         return x * 2, x.long()
 
@@ -226,8 +226,8 @@ def test_outputs_that_the_author_marks():
 
 
 def test_gradcheck_and_gradgradcheck_of_direct_calls():
-    path = torch_situations.Path()
-    op = torch_situations.with_rule(path)
+    path = torch_operators.Path()
+    op = torch_operators.with_rule(path)
     x = torch.linspace(0.5, 2, 4, dtype=torch.float64, requires_grad=True)
     op(x)
     assert torch.autograd.gradcheck(op, (x,))
@@ -237,13 +237,13 @@ def test_gradcheck_and_gradgradcheck_of_direct_calls():
 
 @pytest.mark.parametrize(
     "kind",
-    [torch_situations.with_rule, torch_situations.of_any, torch_situations.of_numpy, torch_situations.cast],
+    [torch_operators.with_rule, torch_operators.of_any, torch_operators.of_numpy, torch_operators.cast],
 )
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_a_compiled_backward_of_a_direct_call(kind):
     from torch._dynamo import compiled_autograd
 
-    path = torch_situations.Path()
+    path = torch_operators.Path()
     op = kind(path)
     found = []
     for turn in range(3):
@@ -262,7 +262,7 @@ def test_a_compiled_backward_of_a_direct_call(kind):
 def test_gradients_that_only_some_arguments_need():
     seen = []
 
-    @ow.custom_op(torch_situations.name_of("needs"), mutates_args=())
+    @ow.custom_op(torch_operators.name_of("needs"), mutates_args=())
     def op(x: Tensor, y: Tensor) -> Tensor:
         return x * y
 
@@ -283,9 +283,9 @@ def test_gradients_that_only_some_arguments_need():
 
 
 def test_operators_whose_gradients_take_the_dispatcher():
-    assert not eager.possible(torch_situations.mutating()._record.lowered["torch"])
+    assert not eager.possible(torch_operators.mutating()._record.lowered["torch"])
 
-    @ow.custom_op(torch_situations.name_of("listed"), mutates_args=())
+    @ow.custom_op(torch_operators.name_of("listed"), mutates_args=())
     def op(x: Tensor) -> list[Tensor]:
         return [x * 1, x * 2]
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
+import torch_operators
 import torch_situations
 from opwright.frameworks.torch import fast, guards
 
@@ -161,8 +162,8 @@ def test_a_missing_guard_is_found(monkeypatch):
 
 def test_without_guards_every_call_takes_the_dispatcher(monkeypatch):
     monkeypatch.setattr(guards, "UNAVAILABLE", "for a test")
-    path = torch_situations.Path()
-    op = torch_situations.with_rule(path)
+    path = torch_operators.Path()
+    op = torch_operators.with_rule(path)
     assert fast.reason_against(op._record) == "for a test"
     assert path.of(lambda: [op(torch.ones(3)) for _ in range(4)]) == ["dispatcher"] * 4
     x = torch.ones(3, requires_grad=True)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from opwright.entry import Names, compile_function, first_array, flat_names, kernel_call
 from opwright.frameworks import base
@@ -147,7 +146,6 @@ class _Source:
             "list": list,
             "len": len,
             "native": self.native,
-            "parameter": Parameter,
             "slow": self.slow,
             "tensor": Tensor,
             "tuple": tuple,
@@ -155,8 +153,7 @@ class _Source:
             self.names.add(name, value)
         body = [
             f"if {self.prefix}is_compiling(): return {self.prefix}native({self.flat})",
-            *self._mode_lines(),
-            *self._list_lines(),
+            *self._odd_lines(),
             *self._guard_lines(),
             *[f"    {line}" for line in self._direct_lines()],
             f"return {self.prefix}miss({self.flat})",
@@ -171,47 +168,54 @@ class _Source:
                 lines += coercion_lines(argument, names.add("coerce_" + argument.name, coerce), names.add)
         return lines
 
-    def _mode_lines(self) -> list[str]:
-        """Return the tests of what the guards do not see, and of single tensors that they would abort on."""
-        probes, add = guards.PROBES, self.names.add
-        tests = [
-            f"{add('function_mode', probes.function_mode)}()",
-            f"{add('dispatch_modes', probes.dispatch_modes)}()",
-            f"{add('transforms', probes.transforms)}()",
-            f"{add('forward_ad', torch.autograd.forward_ad)}._current_level >= 0",
-            f"{add('profiler', torch.autograd.profiler)}._is_profiler_enabled",
-        ]
-        for argument in self.arrays:
-            name = argument.name
-            if argument.is_optional and argument.is_tensor:
-                tests.append(f"({name} is not None and {self._odd(name)})")
-            elif argument.is_tensor:
-                # The class of the first is that of the table's key.
-                tests.append(f"{name}.is_nested" if argument is self.arrays[0] else self._odd(name))
-        return [f"if {' or '.join(tests)}: return {self.prefix}slow({self.flat})"]
+    def _odd_lines(self) -> list[str]:
+        """Return the tests of what the guards do not see, and of what they would abort on.
 
-    def _list_lines(self) -> list[str]:
-        """Return the same tests of the tensors in lists."""
-        each, slow = f"{self.prefix}each", f"return {self.prefix}slow({self.flat})"
-        lines = []
+        The first finds function modes and whatever would be told of ``is_nested`` being read; it does not
+        find what is no tensor, which has no such attribute.
+        """
+        probes, add, prefix = guards.PROBES, self.names.add, self.prefix
+        odd, each, slow = f"{prefix}odd", f"{prefix}each", f"return {prefix}slow({self.flat})"
+        lines, loops, overrides, nested = [], [], [], []
         for argument in self.arrays:
             name = argument.name
             if argument.is_tensor_list:
-                walk = [
-                    f"if {name}.__class__ is {self.prefix}tuple: {name} = {self.prefix}list({name})",
-                    f"if {name}.__class__ is not {self.prefix}list: {slow}",
-                    f"for {each} in {name}:",
-                    f"    if {self._odd(each)}: {slow}",
+                given = f"{name} is not None and " if argument.is_optional else ""
+                lines += [
+                    f"if {name}.__class__ is {prefix}tuple: {name} = {prefix}list({name})",
+                    f"if {given}{name}.__class__ is not {prefix}list: {slow}",
                 ]
-                lines += [f"if {name} is not None:", *_indented(walk)] if argument.is_optional else walk
-        return lines
-
-    def _odd(self, name: str) -> str:
-        """Return the expression that is true where a value is no plain tensor or a nested one."""
-        tensor, parameter = self.prefix + "tensor", self.prefix + "parameter"
-        return (
-            f"({name}.__class__ is not {tensor} and {name}.__class__ is not {parameter} or {name}.is_nested)"
-        )
+                several = f"({name} or ())" if argument.is_optional else name
+                overrides.append(f"*{several}")
+                loops += [
+                    f"        for {each} in {several}:",
+                    f"            if {each}.is_nested: {odd} = True",
+                ]
+            else:
+                overrides.append(name)
+                nested.append(
+                    f"{name} is not None and {name}.is_nested"
+                    if argument.is_optional
+                    else f"{name}.is_nested"
+                )
+        alone = len(self.arrays) == 1 and not self.arrays[0].is_list
+        overridden = add("overridden", probes.overridden_one if alone else probes.overridden)
+        tests = [
+            f"{overridden}({', '.join(overrides)})",
+            f"{add('dispatch_modes', private.dispatch_mode_count)}()",
+            f"{add('transforms', private.functorch_active)}()",
+            f"{add('forward_ad', torch.autograd.forward_ad)}._current_level >= 0",
+            f"{add('profiler', torch.autograd.profiler)}._is_profiler_enabled",
+            *nested,
+        ]
+        return [
+            *lines,
+            "try:",
+            f"    {odd} = {' or '.join(tests)}",
+            *([f"    if not {odd}:", *(f"        {line}" for line in loops)] if loops else []),
+            f"except {add('no_tensor', AttributeError)}: {slow}",
+            f"if {odd}: {slow}",
+        ]
 
     def _guard_lines(self) -> list[str]:
         """Return the head of the loop over the guards; what follows in it is for a call that one takes."""
@@ -279,10 +283,6 @@ class _Source:
             item = out if is_one(self.record) else f"{out}[{index}]"
             lines.append(f"if {item} is not {name}: {check}")
         return [*lines, f"return {out}"]
-
-
-def _indented(lines: list[str]) -> list[str]:
-    return [f"    {line}" for line in lines]
 
 
 _TRACED = (torch.SymInt, torch.SymFloat, torch.SymBool, Tensor)

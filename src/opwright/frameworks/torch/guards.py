@@ -39,10 +39,8 @@ class Probes(NamedTuple):
     excluded: Callable[[], Any]
     keys_of: Callable[[Tensor], Any]
     tracing: Callable[[], Any]
-    function_mode: Callable[[], bool]
-    dispatch_modes: Callable[[], int]
-    transforms: Callable[[], bool]
-    set_grad: Callable[[bool], None]
+    overridden: Callable[..., bool]
+    overridden_one: Callable[[Any], bool]
     increment_version: Callable[[Any], None]
     functional: Callable[[Tensor], Tensor]
 
@@ -64,10 +62,8 @@ def _probe() -> Probes:
         excluded=core._dispatch_tls_local_exclude_set,  # noqa: SLF001
         keys_of=core._dispatch_keys,  # noqa: SLF001
         tracing=core._get_tracing_state,  # noqa: SLF001
-        function_mode=core._is_torch_function_mode_enabled,  # noqa: SLF001
-        dispatch_modes=core._len_torch_dispatch_stack,  # noqa: SLF001
-        transforms=core._are_functorch_transforms_active,  # noqa: SLF001
-        set_grad=core._set_grad_enabled,  # noqa: SLF001
+        overridden=core._has_torch_function_variadic,  # noqa: SLF001
+        overridden_one=core._has_torch_function_unary,  # noqa: SLF001
         increment_version=core._increment_version,  # noqa: SLF001
         functional=torch._to_functional_tensor,  # noqa: SLF001
     )
