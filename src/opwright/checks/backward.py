@@ -107,7 +107,8 @@ def kept_alive(point: Point) -> Iterator[Finding]:
             return
         references[name] = weakref.ref(output)
         del output
-    gc.collect()
+    if any(reference() is not None for reference in references.values()):
+        gc.collect()  # takes long beside a large framework; a cycle of the pullback's own is no leak
     for name, reference in references.items():
         probe.compared()
         if reference() is not None:
