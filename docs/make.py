@@ -188,6 +188,20 @@ def readable(pattern: str) -> str:
     )
 
 
+ORDERS = {
+    "none": "take no derivative",
+    "first": "take a derivative",
+    "second": "take a second derivative, or a tangent through the backward",
+    "higher": "take a second derivative",
+    "forward": "go forward",
+    "forward_twice": "go forward twice",
+    "functionalize": "functionalise",
+    "linearize": "linearise",
+    "save_on_checkpoint": "keep some values at a checkpoint",
+}
+"""What a transform needs of an operator, as the tests name it, in words."""
+
+
 def torch_matrix() -> str:
     """PyTorch: kinds of operators, in how many transforms each is right, and where it raises what."""
     import torch_matrix as matrix
@@ -195,7 +209,7 @@ def torch_matrix() -> str:
     rows = [["operator", "right", "raises", "in", "with"]]
     for kind in matrix.KINDS.values():
         expected = {name: matrix.expected_error(kind, one) for name, one in matrix.TRANSFORMS.items()}
-        rows += _rows(kind.name, expected)
+        rows += _rows(kind.name, expected, {name: one.needs for name, one in matrix.TRANSFORMS.items()})
     return markdown(rows)
 
 
@@ -203,7 +217,7 @@ def torch_transforms() -> str:
     """PyTorch: the transforms of the matrix."""
     import torch_matrix as matrix
 
-    return textwrap.fill(", ".join(f"`{name}`" for name in matrix.TRANSFORMS) + ".", 110)
+    return _transforms({name: one.needs for name, one in matrix.TRANSFORMS.items()})
 
 
 def jax_matrix() -> str:
@@ -216,14 +230,14 @@ def jax_matrix() -> str:
             for name in transforms
             if name not in kind.skips
         }
-        rows += _rows(kind.name, expected)
+        rows += _rows(kind.name, expected, {name: (need,) for name, need in needs.items()})
         rows += [["", "", "", f"`{name}`", f"not run: {why}"] for name, why in kind.skips.items()]
     return markdown(rows)
 
 
 def jax_transforms() -> str:
     """JAX: the transforms of the matrix."""
-    return textwrap.fill(", ".join(f"`{name}`" for name in _jax()[1]) + ".", 110)
+    return _transforms({name: (need,) for name, need in _jax()[2].items()})
 
 
 def _jax() -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
@@ -234,7 +248,7 @@ def _jax() -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
     return KINDS, TRANSFORMS, NEEDS
 
 
-def _rows(name: str, expected: dict[str, str | None]) -> list[list[str]]:
+def _rows(name: str, expected: dict[str, str | None], needs: dict[str, tuple[str, ...]]) -> list[list[str]]:
     """Return a row for a kind of operator; one more for each further error that it raises."""
     right = sum(error is None for error in expected.values())
     errors_of = Counter(error for error in expected.values() if error is not None)
@@ -242,10 +256,35 @@ def _rows(name: str, expected: dict[str, str | None]) -> list[list[str]]:
         return [[f"`{name}`", str(right), "0", "", ""]]
     rows = []
     for error, count in errors_of.items():
-        where = ", ".join(f"`{one}`" for one, text in expected.items() if text == error)
+        where = _where({one for one, text in expected.items() if text == error}, needs)
         text = f"“{readable(error)}”" + (", or right" if error.startswith("?") else "")
         rows.append(["" if rows else f"`{name}`", "" if rows else str(right), str(count), where, text])
     return rows
+
+
+def _where(found: set[str], needs: dict[str, tuple[str, ...]]) -> str:
+    """Return transforms by name, or, where there are many, by what they have in common."""
+    named = ", ".join(f"`{one}`" for one in needs if one in found)
+    if len(found) < 5:
+        return named
+    every = dict.fromkeys(need for its in needs.values() for need in its)
+    groups = {need: {one for one, its in needs.items() if need in its} for need in every}
+    whole = {need: group for need, group in groups.items() if group and group <= found}
+    for need in sorted(whole, key=lambda need: len(whole[need])):  # a group that others cover says nothing
+        if whole[need] <= {one for other, group in whole.items() if other != need for one in group}:
+            del whole[need]
+    covered = {one for group in whole.values() for one in group}
+    return "all that " + " or ".join(ORDERS.get(need, need) for need in whole) if covered == found else named
+
+
+def _transforms(needs: dict[str, tuple[str, ...]]) -> str:
+    """Return the names of transforms, grouped by the last that they need of an operator."""
+    lines = []
+    for group in dict.fromkeys(needs.values()):
+        words = ORDERS.get(group[-1], group[-1]) if group else ORDERS["none"]
+        names = ", ".join(f"`{name}`" for name, its in needs.items() if its == group)
+        lines.append(textwrap.fill(f"- They {words}: {names}.", 110, subsequent_indent="  "))
+    return "\n".join(lines)
 
 
 TABLES: dict[str, Callable[[], str]] = {
