@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all lint format bench clean python
+.PHONY: help demo test test-all lint format bench gpu clean python
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -50,6 +50,9 @@ bench: $(TEST)/.stamp  ## the benchmarks; each prints ratios measured in one run
 	@test -n "$(wildcard benchmarks/*.py)" || { echo "make bench: there is no benchmark in benchmarks/" >&2; exit 1; }
 	@set -e; for bench in $(sort $(wildcard benchmarks/[a-z]*.py)); do $(BIN)/python $$bench; done
 
+gpu: python  ## GPU tests and benchmarks in the environment of $(PYTHON); skipped where there is no GPU
+	@PYTHONPATH=src $(PYTHON) benchmarks/gpu.py
+
 clean:  ## remove the virtual environments, caches and what the examples left
 	rm -rf $(DEMO) $(TEST) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
@@ -63,7 +66,7 @@ $(DEMO)/.stamp: pyproject.toml Makefile | python
 $(TEST)/.stamp: pyproject.toml Makefile | python
 	rm -rf $(TEST)
 	$(PYTHON) -m venv $(TEST)
-	$(BIN)/python $(PIP_INSTALL) $(TORCH) $(JAX) --editable '.[dev,torch,jax]'
+	$(BIN)/python $(PIP_INSTALL) $(TORCH) $(JAX) --editable '.[dev,torch,jax,triton]'
 	@touch $@
 
 python:

@@ -34,7 +34,9 @@ def scale(x, out, n, factor, bias, BLOCK: tl.constexpr = 64, SQUARE: tl.constexp
     tl.store(out + at, value * factor, mask=here)
 
 
-@triton.autotune(configs=[triton.Config({"BLOCK": 32}), triton.Config({"BLOCK": 64}, num_warps=2)], key=["n"], **BENCH)
+@triton.autotune(
+    configs=[triton.Config({"BLOCK": 32}), triton.Config({"BLOCK": 64}, num_warps=2)], key=["n"], **BENCH
+)
 @triton.jit
 def tuned(x, out, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -125,3 +127,9 @@ def only_reads(x, n, BLOCK: tl.constexpr):
 def loaded_address(table, n):
     address = tl.load(table + n).to(tl.pointer_type(tl.float32))
     tl.store(address, 1.0)
+
+
+@triton.jit
+def many(x, out, i, j, k, m, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at) + i + j + k + m)

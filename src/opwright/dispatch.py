@@ -35,6 +35,9 @@ def make_miss(record: OpOverload) -> Callable[..., Any]:
     """Return what the generated call function calls where the table has nothing."""
 
     def miss(*values: Any) -> Any:
+        traced = record.traced  # a framework's tracer reads this too, and goes no further
+        if traced is not None and traced[0]():
+            return traced[1](*values)
         return resolve(record, values)(*values)
 
     record.miss = miss

@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from functools import update_wrapper
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from opwright import register, registry
+from opwright import references, register, registry
 from opwright.dispatch import in_use, make_miss
 from opwright.entry import call_function
 from opwright.errors import StaleError, layout
@@ -157,6 +158,12 @@ class Operator(Generic[P, R]):
         """Register what runs under a mode or for a subclass, as ``opwright.register_torch_dispatch`` does."""
         return register.register_torch_dispatch(self, torch_dispatch_class, func, flavour=flavour)
 
+    def register_reference(
+        self, func: Callable[..., Any] | None = None, /, *, flavour: str | None = None
+    ) -> Any:
+        """Register what the checker compares with, as ``opwright.register_reference`` does."""
+        return references.register_reference(self, func, flavour=flavour)
+
     def register_samples(self, func: Callable[..., Any] | None = None, /) -> Any:
         """Register sample inputs, as ``opwright.register_samples`` does."""
         return register.register_samples(self, func)
@@ -207,7 +214,8 @@ def make_operator(record: OpOverload, fn: Callable[..., Any] | None, module: str
     operator.__doc__ = f"The operator ``{record.schema}``."
     if fn is not None:
         documented = getattr(fn, "__doc__", None) or operator.__doc__
-        update_wrapper(operator, fn)
+        # What is no plain function has attributes of its own kind, which an operator must not take for its own.
+        update_wrapper(operator, fn, updated=("__dict__",) if isfunction(fn) else ())
         operator.__doc__ = documented
     record.operator = operator
     return operator

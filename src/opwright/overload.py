@@ -119,6 +119,7 @@ class OpOverload:
         "stale",
         "table",
         "tags",
+        "traced",
         "version",
     )
 
@@ -147,6 +148,7 @@ class OpOverload:
         self.fallbacks: dict[str, Kernel] = {}
         self.table: dict[Hashable, Callable[..., Any]] = {}
         self.miss: Callable[..., Any] = _not_callable
+        self.traced: tuple[Callable[[], bool], Callable[..., Any]] | None = None
         self.lowered: dict[str, Any] = {}
         self.operator: Any = None
         self.stale: str | None = None

@@ -12,10 +12,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 triton = pytest.importorskip("triton", reason="needs the package triton")
 
+import opwright as ow  # noqa: E402
 import triton_kernels as kernels  # noqa: E402
 import triton_stub  # noqa: E402
-
-import opwright as ow  # noqa: E402
 from opwright.errors import (  # noqa: E402
     ArgumentError,
     RegistrationTypeError,
@@ -74,7 +73,7 @@ def test_two_autotune_decorators_are_refused():
     with pytest.raises(RegistrationValueError) as error:
         ow.wrap_triton(triton.autotune(configs=[triton.Config({"BLOCK": 64})], key=[])(once))
     assert str(error.value) == (
-        "Triton kernel add has two autotune decorators, of which one would be ignored\n"
+        "Triton kernel add has two autotune decorators: one would be ignored\n"
         f"  registered at: {line(kernels.add)}\n"
         "  to fix: put all configs in one @triton.autotune"
     )
@@ -202,8 +201,8 @@ def test_an_analysis_that_fails_asks_for_a_declaration():
     with pytest.raises(UnsupportedError) as error:
         written(kernels.loaded_address, torch.zeros(4, dtype=torch.int64), 4)
     assert str(error.value) == (
-        "what Triton kernel loaded_address writes to cannot be told from its code: tt.store writes to an address "
-        "that does not come from a parameter alone\n"
+        "what Triton kernel loaded_address writes to cannot be told from its code: tt.store writes to an "
+        "address that does not come from a parameter alone\n"
         f"  registered at: {line(kernels.loaded_address)}\n"
         "  to fix: declare it: wrap_triton(loaded_address, writes=('out_ptr',))[grid](...)"
     )
@@ -289,7 +288,12 @@ def interpreted(body):
 
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     run = subprocess.run(
-        [sys.executable, "-c", path + code], capture_output=True, text=True, env=environment, check=False, timeout=300
+        [sys.executable, "-c", path + code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        timeout=300,
     )
     assert run.returncode == 0, run.stderr
     return run.stdout
@@ -356,6 +360,9 @@ def test_without_triton_the_error_has_the_line_that_installs_it():
 
 
 def test_importing_it_imports_neither_torch_nor_triton():
-    code = "import sys, opwright; opwright.triton_op, opwright.wrap_triton; print({'torch', 'triton'} & {*sys.modules})"
+    code = (
+        "import sys, opwright; opwright.triton_op, opwright.wrap_triton\n"
+        "print({'torch', 'triton'} & {*sys.modules})"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "set()\n"

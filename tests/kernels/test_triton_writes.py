@@ -6,12 +6,25 @@ import pytest
 
 from opwright.kernels.triton_writes import Unclear, written_parameters
 
-HEAD = "module {\n  tt.func public @k(%x: !tt.ptr<f32> {tt.divisibility = 16 : i32}, %out: !tt.ptr<f32>, %n: i32)"
+HEAD = (
+    "module {\n  tt.func public @k("
+    "%x: !tt.ptr<f32> {tt.divisibility = 16 : i32}, %out: !tt.ptr<f32>, %n: i32)"
+)
+LOOP = (
+    "%r:2 = scf.for %i = %c0 to %n step %c1 iter_args(%p = %x, %q = %out)"
+    " -> (!tt.ptr<f32>, !tt.ptr<f32>) : i32 {"
+)
+WHILE = (
+    "%r:2 = scf.while (%p = %x, %q = %out) : (!tt.ptr<f32>, !tt.ptr<f32>) -> (!tt.ptr<f32>, !tt.ptr<f32>) {"
+)
+ASM = 'constraints = "=r", packed_element = 1 : i32, pure = false'
 BODY = HEAD + " attributes {noinline = false} {\n"
 
 
 def written(*lines, more=""):
-    return written_parameters(BODY + "\n".join(f"    {line} loc(#loc1)" for line in lines) + "\n  }\n" + more + "}")
+    return written_parameters(
+        BODY + "\n".join(f"    {line} loc(#loc1)" for line in lines) + "\n  }\n" + more + "}"
+    )
 
 
 def test_a_store_through_address_arithmetic():
@@ -36,7 +49,7 @@ def test_an_offset_that_was_loaded_does_not_count():
 
 def test_carried_addresses_stay_apart():
     loop = [
-        "%r:2 = scf.for %i = %c0 to %n step %c1 iter_args(%p = %x, %q = %out) -> (!tt.ptr<f32>, !tt.ptr<f32>) : i32 {",
+        LOOP,
         "  %a = tt.load %p : !tt.ptr<f32>",
         "  tt.store %q, %a : !tt.ptr<f32>",
         "  %b = tt.addptr %p, %c1 : !tt.ptr<f32>, i32",
@@ -51,7 +64,7 @@ def test_carried_addresses_stay_apart():
 
 def test_addresses_that_change_places_in_a_loop():
     assert written(
-        "%r:2 = scf.for %i = %c0 to %n step %c1 iter_args(%p = %x, %q = %out) -> (!tt.ptr<f32>, !tt.ptr<f32>) : i32 {",
+        LOOP,
         "  tt.store %q, %a : !tt.ptr<f32>",
         "  scf.yield %q, %p : !tt.ptr<f32>, !tt.ptr<f32>",
         "}",
@@ -68,7 +81,7 @@ def test_branches_and_while_loops():
         "tt.store %r, %v : !tt.ptr<f32>",
     ) == [0, 1]
     assert written(
-        "%r:2 = scf.while (%p = %x, %q = %out) : (!tt.ptr<f32>, !tt.ptr<f32>) -> (!tt.ptr<f32>, !tt.ptr<f32>) {",
+        WHILE,
         "  scf.condition(%c) %q, %p : !tt.ptr<f32>, !tt.ptr<f32>",
         "} do {",
         "^bb0(%s: !tt.ptr<f32>, %t: !tt.ptr<f32>):",
@@ -120,9 +133,7 @@ def test_descriptors():
 
 def test_an_operation_that_is_not_known_is_harmless_without_an_address():
     assert written("%0 = new.thing %n : i32 -> i32", "tt.store %out, %0 : !tt.ptr<f32>") == [1]
-    assert written(
-        '%0 = tt.elementwise_inline_asm "mov" {constraints = "=r", packed_element = 1 : i32, pure = false} %n : i32 -> i32'
-    ) == []
+    assert written(f'%0 = tt.elementwise_inline_asm "mov" {{{ASM}}} %n : i32 -> i32') == []
 
 
 @pytest.mark.parametrize(
@@ -149,7 +160,11 @@ def test_an_operation_that_is_not_known_is_harmless_without_an_address():
             "tt.store writes to an address that does not come from a parameter alone",
         ),
         (
-            ["%0 = tt.load %x : !tt.ptr<i64>", "%1 = tt.int_to_ptr %0 : i64 -> !tt.ptr<f32>", "tt.store %1, %v : !tt.ptr<f32>"],
+            [
+                "%0 = tt.load %x : !tt.ptr<i64>",
+                "%1 = tt.int_to_ptr %0 : i64 -> !tt.ptr<f32>",
+                "tt.store %1, %v : !tt.ptr<f32>",
+            ],
             "tt.store writes to an address that does not come from a parameter alone",
         ),
     ],
@@ -167,5 +182,8 @@ def test_code_that_is_no_module():
 
 
 def test_locations_are_not_read():
-    text = BODY.replace("%x:", '%x loc("x (1)"(#loc2)):') + '    tt.store %out, %v : !tt.ptr<f32> loc(callsite(#a at "f(x"(#b)))\n  }\n}'
+    text = (
+        BODY.replace("%x:", '%x loc("x (1)"(#loc2)):')
+        + '    tt.store %out, %v : !tt.ptr<f32> loc(callsite(#a at "f(x"(#b)))\n  }\n}'
+    )
     assert written_parameters(text) == [1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -44,6 +45,8 @@ class Launching:
         the arrays' device and stream current.
     busy
         Returns whether launches may be traced rather than made; None where they never are.
+    only_device
+        The index of the GPU where there is one alone.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Launching:
         current_stream: Callable[[int], int],
         launch: Callable[[Any, Any, Sequence[Any], Mapping[str, Any]], Any],
         busy: Callable[[], Any] | None = None,
+        only_device: int | None = None,
     ) -> None:
         self.address = address
         self.dtype = dtype
@@ -66,6 +70,7 @@ class Launching:
         self.current_stream = current_stream
         self.launch = launch
         self.busy = busy
+        self.only_device = only_device
 
 
 class Framework(ABC):
@@ -162,6 +167,20 @@ class Framework(ABC):
             )
         )
 
+    def stream_of(self, array: Any) -> tuple[int, int] | None:
+        """Return the GPU of an array and the raw handle of the stream that its work is queued on.
+
+        None where it is on no GPU or the framework does not say.
+        """
+        return None
+
+    def on_stream(self, device: int | None, stream: int) -> AbstractContextManager[Any]:
+        """Return a context in which this framework queues work on a stream of another.
+
+        ``device`` is the index of its GPU, by default the current one; ``stream`` its raw handle.
+        """
+        return nullcontext()
+
     def launching(self) -> Launching:
         """Return how this framework's arrays reach a launcher of kernels, such as Triton's."""
         raise UnsupportedError(
@@ -207,6 +226,9 @@ def load(name: str) -> Framework:
 
 def of_flavour(flavour: str) -> Framework:
     """Return the framework that a flavour belongs to."""
+    if flavour == catalogue.DLPACK:
+        without_arrays: Framework = importlib.import_module("opwright.frameworks.dlpack").FRAMEWORK
+        return without_arrays
     for info in catalogue.frameworks():
         if flavour in info.flavours:
             return load(info.name)
@@ -249,7 +271,8 @@ def bridge(kernel: Kernel, framework: Framework) -> Callable[..., Any]:
     """Return a function that runs a kernel of another flavour on a framework's arrays.
 
     Arrays go over by DLPack, or by NumPy's own memory, without a copy; lists are converted element by
-    element, everything else passes through.
+    element, everything else passes through. On a GPU the kernel's framework queues its work on the stream
+    of the caller's: neither waits for the other.
     """
     if kernel.flavour in (framework.flavour, catalogue.ARRAY_API):
         return kernel.fn
@@ -257,11 +280,46 @@ def bridge(kernel: Kernel, framework: Framework) -> Callable[..., Any]:
     there, back = crossing(framework, other), crossing(other, framework)
     fn = kernel.fn
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        out = fn(*map(there, args), **{name: there(value) for name, value in kwargs.items()})
-        return back(out)
+    def cross(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        moved, named = there(args), there(kwargs)
+        out = fn(*moved, **named)
+        # A mutated argument that is returned is the caller's own object again.
+        own = {id(array): given for array, given in _pairs((moved, named), (args, kwargs))}
+        if out.__class__ in (list, tuple):
+            return out.__class__(own[id(one)] if id(one) in own else back(one) for one in out)
+        return own[id(out)] if id(out) in own else back(out)
 
+    def call(*args: Any, **kwargs: Any) -> Any:
+        place = None if own_streams else _place(framework, (*args, *kwargs.values()))
+        if place is None:
+            return cross(args, kwargs)
+        with other.on_stream(*place):
+            return cross(args, kwargs)
+
+    own_streams = type(framework).stream_of is Framework.stream_of
     return call
+
+
+def _pairs(moved: Any, given: Any) -> list[tuple[Any, Any]]:
+    """Return the arrays that went over, each with the one that it was made of."""
+    if moved.__class__ in (list, tuple):
+        return [pair for one, its in zip(moved, given, strict=True) for pair in _pairs(one, its)]
+    if moved.__class__ is dict:
+        return [pair for name, one in moved.items() for pair in _pairs(one, given[name])]
+    return [] if moved is given else [(moved, given)]
+
+
+def _place(framework: Framework, values: Sequence[Any]) -> tuple[int, int] | None:
+    """Return the GPU and stream of the first array that has one."""
+    for value in values:
+        if value.__class__ in (list, tuple):
+            found = _place(framework, value)
+        else:
+            info = catalogue.framework_of_class(value.__class__)
+            found = framework.stream_of(value) if info is not None and info.name == framework.name else None
+        if found is not None:
+            return found
+    return None
 
 
 def crossing(giver: Framework, taker: Framework) -> Callable[[Any], Any]:
@@ -279,6 +337,9 @@ def crossing(giver: Framework, taker: Framework) -> Callable[[Any], Any]:
         if value.__class__ is dict:
             return {name: cross(one) for name, one in value.items()}
         info = catalogue.framework_of_class(value.__class__)
+        if giver.flavour == catalogue.DLPACK:  # its arrays have classes that nobody knows
+            theirs = info is not None and info.name == taker.name
+            return value if theirs or not hasattr(value, "__dlpack__") else taker.from_dlpack(value)
         return one(value) if info is not None and info.name == giver.name else value
 
     return cross

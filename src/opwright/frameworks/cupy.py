@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,10 +22,17 @@ from opwright.frameworks.direct import Direct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from opwright.overload import OpOverload
 
 _runtime = cupy.cuda.runtime
+
+
+# No two elements share memory.
+_WRITABLE = (
+    "(0 not in {x}.strides or not {x}.size or all(s or n < 2 for s, n in zip({x}.strides, {x}.shape)))"
+)
 
 
 def _accept(value: Any) -> Any:
@@ -70,6 +76,18 @@ def _under_modes(record: OpOverload, call: Callable[..., Any], values: tuple[Any
         cast=FRAMEWORK.cast,
         adapt=lambda rule: bridge(rule, FRAMEWORK),
     )
+
+
+class _Handle:
+    """A raw stream handle, as CUDA's stream protocol has it."""
+
+    __slots__ = ("stream",)
+
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.stream
 
 
 class Pointer:
@@ -139,7 +157,7 @@ class CuPyFramework(Framework):
             accept=_accept,
             accept_output=_accept,
             shares_memory=shares_memory,
-            writable="(0 not in {x}.strides or all(s or n < 2 for s, n in zip({x}.strides, {x}.shape)))",
+            writable=_WRITABLE,
             advice=_advice,
             under_modes=_under_modes,
             around=on_its_device,
@@ -169,8 +187,12 @@ class CuPyFramework(Framework):
         with array.device:
             return int(array.device.id), int(cupy.cuda.get_current_stream().ptr)
 
-    def on_stream(self, device: int, stream: int) -> AbstractContextManager[Any]:
-        return cupy.cuda.ExternalStream(stream, device) if stream else cupy.cuda.Stream.null
+    def on_stream(self, device: int | None, stream: int) -> AbstractContextManager[Any]:
+        if not stream:
+            return cupy.cuda.Stream.null
+        if hasattr(cupy.cuda.Stream, "from_external"):  # which takes the place of ExternalStream
+            return cupy.cuda.Stream.from_external(_Handle(stream))
+        return cupy.cuda.ExternalStream(stream, -1 if device is None else device)
 
     def launching(self) -> Launching:
         return Launching(

@@ -1,4 +1,4 @@
-"""Functions compiled by numba as kernels, registered as they are: ``njit``, ``vectorize``, ``guvectorize``, CUDA.
+"""Functions of numba as kernels, registered as they are: ``njit``, ``vectorize``, ``guvectorize``, CUDA.
 
 * They are recognised by class; numba is never imported here before one was seen.
 * Those for the CPU take NumPy arrays whatever the operator's definition takes.
@@ -31,13 +31,15 @@ def adapt(fn: Any, schema: FunctionSchema) -> tuple[Callable[..., Any], str] | N
     RegistrationTypeError
         If it cannot be a kernel of this operator.
     """
-    names = {cls.__name__ for cls in type(fn).__mro__ if cls.__module__.partition(".")[0] in ("numba", "numpy")}
+    names = {
+        cls.__name__ for cls in type(fn).__mro__ if cls.__module__.partition(".")[0] in ("numba", "numpy")
+    }
     if "CUDADispatcher" in names:
         return _on_gpu(fn, schema), catalogue.DLPACK
     if any(name.startswith("CUDA") for name in names):
         raise RegistrationTypeError(
             layout(
-                f"a ufunc of numba.cuda cannot be a kernel of {schema.qualname}: it returns arrays of its own",
+                f"a ufunc of numba.cuda returns its own arrays: it cannot be a kernel of {schema.qualname}",
                 registered=source_of(fn),
                 fix="register a function that calls it with out= and takes the output as an argument",
             )
@@ -50,7 +52,11 @@ def adapt(fn: Any, schema: FunctionSchema) -> tuple[Callable[..., Any], str] | N
 def _without_result(fn: Any, schema: FunctionSchema) -> Callable[..., Any]:
     """Return a generalised ufunc as a kernel: one that writes into an argument returns it too."""
     if schema.returns:
-        return lambda *args: fn(*args)  # its own signature also has the output
+
+        def take(*args: Any) -> Any:  # its own signature also has the output
+            return fn(*args)
+
+        return take
 
     def call(*args: Any) -> None:
         fn(*args)
@@ -61,7 +67,12 @@ def _without_result(fn: Any, schema: FunctionSchema) -> Callable[..., Any]:
 def _on_gpu(fn: Any, schema: FunctionSchema) -> Callable[..., Any]:
     """Return the function that launches a CUDA kernel on the arrays of any framework."""
     mutated = [index for index, argument in enumerate(schema.positional) if argument.is_write]
-    if schema.returns or schema.keyword_only or not mutated or any(schema.positional[i].is_list for i in mutated):
+    if (
+        schema.returns
+        or schema.keyword_only
+        or not mutated
+        or any(schema.positional[i].is_list for i in mutated)
+    ):
         raise RegistrationTypeError(
             layout(
                 f"a kernel of numba.cuda cannot be a kernel of {schema.qualname}",

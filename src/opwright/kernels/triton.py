@@ -9,8 +9,8 @@
 from __future__ import annotations
 
 import inspect
-from functools import partial
-from types import CellType
+from copy import copy
+from types import CellType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from opwright import catalogue
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from opwright.frameworks.base import Launching
 
 INSTALL = "pip install 'opwright[triton]'"
-_ATTRIBUTE = "_opwright_launchers"
 _EMPTY = CellType()
 _LIBRARIES = ("torch", "triton", "numpy", "jax", "cupy")  # whose modules hold no kernels of an author
 
@@ -55,14 +54,14 @@ class Layers:
         self.around: list[Any] = []
         self.inside: list[Any] = []
         self.tuner: Any = None
-        inner = kernel
+        inner: Any = kernel
         while isinstance(inner, (autotuner, heuristics)):
             if isinstance(inner, heuristics):
                 (self.around if self.tuner is None else self.inside).append(inner)
             elif self.tuner is not None:
                 raise RegistrationValueError(
                     layout(
-                        f"Triton kernel {_name(kernel)} has two autotune decorators, of which one would be ignored",
+                        f"Triton kernel {_name(kernel)} has two autotune decorators: one would be ignored",
                         registered=_source(inner),
                         fix="put all configs in one @triton.autotune",
                     )
@@ -72,9 +71,36 @@ class Layers:
             inner = inner.fn
         if not isinstance(inner, (jit, interpreted)):
             raise _not_a_kernel(kernel, inner)
-        self.jit = inner
+        self.jit: Any = inner
         self.interpreted = isinstance(inner, interpreted)
         self.writes: dict[Any, tuple[str, ...]] = {}
+        self._tuned: Any = None
+
+    def constant(self, name: str) -> bool:
+        """Return whether a value of this name is compiled in: of a constant parameter, or an option."""
+        return all(parameter.is_constexpr for parameter in self.jit.params if parameter.name == name)
+
+    def tuned(self, concrete: Callable[[Any], Any]) -> Any:
+        """Return the kernel without the heuristics around its tuner, for what traces it.
+
+        ``concrete`` makes a plain value of a symbolic one: heuristics below the tuner give plain constants.
+        """
+        if self._tuned is None:
+            inner = self.jit
+            for layer in reversed(self.inside):
+                values = {
+                    name: (lambda args, fn=fn: concrete(fn(args))) if self.constant(name) else fn
+                    for name, fn in layer.values.items()
+                }
+                inner = type(layer)(inner, layer.arg_names, values)
+            if self.tuner is None:
+                self._tuned = inner
+            elif not self.inside:
+                self._tuned = self.tuner
+            else:
+                self._tuned = copy(self.tuner)
+                self._tuned.fn = inner
+        return self._tuned
 
     @property
     def name(self) -> str:
@@ -123,13 +149,21 @@ class Launcher:
                     )
                 )
         self._verified: dict[int, Any] = {}
+        self.has_front = False
         self._launch = self._dispatch()
+
+    def put_in_front(self, launch: Callable[..., Any] | None) -> None:
+        """Take another function for the launches that are made from now on."""
+        if launch is not None:
+            self.has_front = True
+            self._launch = launch
 
     def __repr__(self) -> str:
         return f"<Triton kernel {self.layers.name} ({self.layers.source})>"
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
-        return partial(self._launch, grid)
+        # A bound method is the cheapest way to keep an argument that comes first.
+        return MethodType(self._launch, grid)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuse: a launch needs a grid."""
@@ -224,16 +258,22 @@ def wrap_triton(kernel: Any, /, *, writes: Iterable[str] | None = None) -> Any:
     --------
     Inside a ``triton_op``: ``wrap_triton(add_kernel)[grid](x, y, out, n, BLOCK=1024)``.
     """
-    key = None if writes is None else _parameters(writes)
-    try:
-        return kernel.__dict__[_ATTRIBUTE][key]
-    except (AttributeError, KeyError):
-        if isinstance(kernel, Launcher):
-            return kernel if key is None else wrap_triton(kernel.kernel, writes=key)
-    launcher = Launcher(kernel, key)
-    # The kernel itself keeps its launchers: they live and go with it.
-    kernel.__dict__.setdefault(_ATTRIBUTE, {})[key] = launcher
-    return launcher
+    if writes is None:
+        # The kernel itself keeps its launchers: they live and go with it.
+        try:
+            return kernel._opwright_launcher  # noqa: SLF001
+        except AttributeError:
+            if isinstance(kernel, Launcher):
+                return kernel
+        launcher = kernel._opwright_launcher = Launcher(kernel, None)  # noqa: SLF001
+        return launcher
+    names = _parameters(writes)
+    if isinstance(kernel, Launcher):
+        return wrap_triton(kernel.kernel, writes=names)
+    declared = getattr(kernel, "__dict__", {}).setdefault("_opwright_declared", {})
+    if names not in declared:
+        declared[names] = Launcher(kernel, names)
+    return declared[names]
 
 
 def _parameters(writes: Iterable[str]) -> tuple[str, ...]:
@@ -248,7 +288,7 @@ def _parameters(writes: Iterable[str]) -> tuple[str, ...]:
     return tuple(writes)
 
 
-def _classes() -> tuple[type, type, type, type]:
+def _classes() -> tuple[Any, Any, Any, Any]:
     """Return Triton's classes of kernels: autotuner, heuristics, jit function, interpreted function."""
     try:
         from triton.runtime.autotuner import Autotuner, Heuristics

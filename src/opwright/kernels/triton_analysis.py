@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     from opwright.kernels.triton import Launcher, Layers
 
 _TYPES = {
-    "bool": "i1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16",
-    "uint32": "u32", "uint64": "u64", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32",
-    "float64": "fp64", "float8_e4m3fn": "fp8e4nv", "float8_e4m3fnuz": "fp8e4b8", "float8_e5m2": "fp8e5",
+    "bool": "i1",
+    **{f"{kind}{bits}": f"{kind[0]}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"fp{bits}" for bits in (16, 32, 64)},
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8e4nv",
+    "float8_e4m3fnuz": "fp8e4b8",
+    "float8_e5m2": "fp8e5",
     "float8_e5m2fnuz": "fp8e5b16",
-}  # fmt: skip
+}
+_PLAIN = {"SymBool": bool, "SymInt": int, "SymFloat": float}
 _NUMBERS = {"bool": "i1", "SymBool": "i1", "int": "i32", "SymInt": "i32", "float": "fp32", "SymFloat": "fp32"}
 
 
@@ -123,7 +128,8 @@ def _signature(
         value = values.get(name, parameter.default)
         if parameter.is_constexpr or value is None:
             types[name] = "constexpr"
-            constants[name] = int(value) if type(value).__name__ == "SymInt" else value
+            plain = _PLAIN.get(type(value).__name__)
+            constants[name] = value if plain is None else plain(value)
         elif is_array(value):
             dtype = str(value.dtype).rpartition(".")[2]
             if dtype not in _TYPES:

@@ -15,7 +15,15 @@ import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from opwright.kernels.triton_code import MISSING, Missing, Runtime, compile_launch, generate, prefix_beside
+from opwright.kernels.triton_code import (
+    MISSING,
+    Front,
+    Missing,
+    Runtime,
+    generate,
+    generate_front,
+    prefix_beside,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
     from opwright.kernels.triton import Launcher
 
 KNOWN = ((3, 4), (3, 10))
-"""The releases of Triton, from the first up to but without the second, whose launchers are called directly."""
+"""The releases of Triton, from the first up to and without the second, that are launched directly."""
 
 LIMIT = 4096
 """How many launches one kernel and combination of classes may keep: some keys hold values that vary."""
@@ -51,21 +59,28 @@ def runtime() -> Runtime | None:
 
 
 def dispatcher(launcher: Launcher) -> Callable[..., Any] | None:
-    """Return ``launch(grid, /, *the kernel's parameters, **options)``, or None where nothing can be cached."""
+    """Return ``launch(grid, /, *the kernel's parameters, **options)``, or None where nothing can be cached.
+
+    The first combination of argument classes that can be cached gets its launches inline: a second function,
+    which replaces the first.
+    """
     parameters = list(inspect.signature(launcher.layers.jit.fn).parameters.values())
     ordinary = inspect.Parameter.POSITIONAL_OR_KEYWORD
     if any(parameter.kind is not ordinary for parameter in parameters):
         return None
     names = [parameter.name for parameter in parameters]
     filled = set(launcher.layers.filled)
-    p = prefix_beside(names)
+    p = prefix_beside([*names, *filled])
     sites: dict[Any, Callable[..., Any]] = {}
     lock = threading.Lock()
 
     def miss(key: Any, grid: Any, options: dict[str, Any], *values: Any) -> Any:
         with lock:
             if key not in sites:
-                sites[key] = Site(launcher, values, options).function()
+                site = Site(launcher, values, options)
+                sites[key] = site.function()
+                if sites[key] != site.slow and not options and not launcher.has_front:
+                    launcher.put_in_front(site.front(front))
         return sites[key](grid, options, *values)
 
     # Python wants no parameter without a default after one that has one.
@@ -83,7 +98,8 @@ def dispatcher(launcher: Launcher) -> Callable[..., Any] | None:
     ]
     scope = {f"{p}missing": MISSING, f"{p}sites": sites, f"{p}miss": miss}
     head = f"{p}grid, /, {''.join(parts)}**{p}options"
-    return compile_launch(f"{launcher.layers.name} {id(launcher):#x}", head, body, scope)
+    front = Front(f"{launcher.layers.name} {id(launcher):#x}", head, body, scope)
+    return front.compile()
 
 
 class Site:
@@ -116,6 +132,13 @@ class Site:
         if triton is None or self.launching is None:
             return self.slow
         return generate(self, triton, self.launching) or self.slow
+
+    def front(self, generic: Front) -> Callable[..., Any] | None:
+        """Return the launch of all arguments with this site's launches inline, or None."""
+        triton = runtime()
+        if triton is None or self.launching is None:
+            return None
+        return generate_front(self, triton, self.launching, generic)
 
     def arguments(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments as the caller gave them: by position until one was left out, then by name."""

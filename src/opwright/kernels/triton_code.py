@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from opwright.kernels.triton_cache import Site
 
 _NUMBERS = (int, bool, float, type(None))
+MANY = 4
+"""From how many integers on a launch is first looked up by their values."""
+
+ENVIRONMENT = "fpsan_homomorphic_casts"
+"""A setting that some releases read from the environment at every launch."""
+
+RECENT = 512
+"""How many launches are looked up by values; then it starts anew."""
 
 
 class Missing:
@@ -43,7 +51,27 @@ class Runtime:
     def __init__(self, knobs: Any, constants: tuple[type, ...], release: tuple[int, ...]) -> None:
         self.knobs = knobs
         self.constants = constants
+        hooks = [getattr(knobs.runtime, name) for name in ("launch_enter_hook", "launch_exit_hook")]
+        chains = [isinstance(getattr(hook, "calls", None), list) for hook in hooks]
+        self.chains = [hook.calls for hook, chain in zip(hooks, chains, strict=True) if chain]
+        # A hook that is set already is not the quiet state: nothing is, until it is gone.
+        pairs = zip(hooks, chains, strict=True)
+        self._quiet = [hook if chain or hook is None else object() for hook, chain in pairs]
+        self.reads_environment = hasattr(vars(type(knobs.compilation)).get(ENVIRONMENT), "key")
         self.layout = "annotated" if release >= (3, 7) else "plain" if release >= (3, 5) else "early"
+
+    def loud(self) -> bool:
+        """Return whether anything is set that a launch depends on or that watches it, hook chains aside."""
+        runtime, compilation = self.knobs.runtime, self.knobs.compilation
+        enter, leave = self._quiet
+        return bool(
+            runtime.launch_enter_hook is not enter
+            or runtime.launch_exit_hook is not leave
+            or getattr(runtime, "add_stages_inspection_hook", None) is not None
+            or runtime.debug
+            or getattr(compilation, "instrumentation_mode", "")
+            or getattr(compilation, ENVIRONMENT, False)
+        )
 
 
 def compile_launch(title: str, head: str, body: Iterable[str], scope: dict[str, Any]) -> Callable[..., Any]:
@@ -71,10 +99,8 @@ def changed(used: tuple[tuple[dict[str, Any], str, Any], ...]) -> bool:
 
 
 def wide(number: int) -> int:
-    """Return the size class of an integer that is 1 or needs more than 32 bits."""
-    if number == 1:
-        return 0
-    return 3 + (number & 15 == 0) + 2 * (number > 2**63 - 1)
+    """Return the size class of an integer: of 32 bits, of 64, of 64 without a sign."""
+    return 0 if -(2**31) <= number < 2**31 else 1 if number < 2**63 else 2
 
 
 def generate(site: Site, triton: Runtime, launching: Launching) -> Callable[..., Any] | None:
@@ -83,6 +109,16 @@ def generate(site: Site, triton: Runtime, launching: Launching) -> Callable[...,
     if defaults is None or not _understood(site, triton, launching, defaults):
         return None
     return _Code(site, triton, launching, defaults).compile()
+
+
+def generate_front(
+    site: Site, triton: Runtime, launching: Launching, generic: Front
+) -> Callable[..., Any] | None:
+    """Return the launch of all arguments that has one site's launches inline and hands on the others."""
+    defaults = _defaults(site)
+    if defaults is None or not _understood(site, triton, launching, defaults):
+        return None
+    return _Code(site, triton, launching, defaults).front(generic)
 
 
 def _computed(site: Site) -> list[str]:
@@ -129,6 +165,20 @@ def _understood(site: Site, triton: Runtime, launching: Launching, defaults: dic
     return bool(arrays) and not tuned_by & {*arrays}
 
 
+class Front:
+    """The head of a kernel's launch function, the lines that serve any arguments, and what they use."""
+
+    def __init__(self, title: str, head: str, lines: list[str], scope: dict[str, Any]) -> None:
+        self.title = title
+        self.head = head
+        self.lines = lines
+        self.scope = scope
+
+    def compile(self) -> Callable[..., Any]:
+        """Return the function."""
+        return compile_launch(self.title, self.head, self.lines, dict(self.scope))
+
+
 class _Code:
     """The lines of one generated function, and the objects that it uses."""
 
@@ -137,9 +187,10 @@ class _Code:
         self.triton = triton
         self.launching = launching
         self.defaults = defaults
-        self.p = prefix_beside([*site.names, *_computed(site)])
+        self.p = prefix_beside([*site.names, *site.layers.filled])
         self.scope: dict[str, Any] = {}
         self.arrays = [name for name in site.passed if launching.is_plain(site.classes[name])]
+        self.integers: list[str] = []
         self.flat = "".join(f", {name}" for name in site.names)
 
     def use(self, name: str, value: Any) -> str:
@@ -154,12 +205,27 @@ class _Code:
         title = f"{self.site.layers.name} {id(self.site):#x}"
         return compile_launch(title, head, lines, self.scope)
 
+    def front(self, generic: Front) -> Callable[..., Any]:
+        """Return the same behind a test of the arguments' classes, before the lines that serve any."""
+        p, site = self.p, self.site
+        lines = [*self.guards(), *self.find(), *self.launch()]
+        tests = [
+            f"{name}.__class__ is {self.use(f'class{number}', site.classes[name])}"
+            for number, name in enumerate(site.names)
+        ]
+        body = [f"if not {p}options and {' and '.join(tests)}:", *(f"    {line}" for line in lines)]
+        scope = {**self.scope, **generic.scope}
+        return compile_launch(generic.title, generic.head, [*body, *generic.lines], scope)
+
     def guards(self) -> list[str]:
         """Lines that take the plain way where the launch must not be made from the cache."""
         p, launching = self.p, self.launching
         slow = f"return {self.use('slow', self.site.slow)}({p}grid, {p}options{self.flat})"
-        device = self.use("current_device", launching.current_device)
-        tests = [f"{p}device != {device}()"]
+        if launching.only_device is None:
+            device = f"{self.use('current_device', launching.current_device)}()"
+        else:
+            device = str(launching.only_device)
+        tests = [f"{p}device != {device}"]
         tests += [f"{launching.device.format(name)} != {p}device" for name in self.arrays[1:]]
         tests += [*self.hooks(), f"{self.use('jit', self.site.layers.jit)}.pre_run_hooks"]
         lines = [f"if {self.use('busy', launching.busy)}(): {slow}"] if launching.busy is not None else []
@@ -170,46 +236,44 @@ class _Code:
 
     def hooks(self) -> list[str]:
         """Return expressions that are true while something watches launches."""
-        knobs = self.triton.knobs.runtime
-        runtime = self.use("runtime", knobs)
-        tests = []
-        for name in ("launch_enter_hook", "launch_exit_hook"):
-            quiet = getattr(knobs, name)
-            if isinstance(getattr(quiet, "calls", None), list):
-                # A chain of hooks: the one that is there, while it is empty, is the quiet state.
-                tests.append(f"{runtime}.{name} is not {self.use(name, quiet)}")
-                tests.append(f"{self.p}{name}.calls")
-            else:
-                tests.append(f"{runtime}.{name} is not None")
-        if hasattr(knobs, "add_stages_inspection_hook"):
-            tests.append(f"{runtime}.add_stages_inspection_hook is not None")
+        triton = self.triton
+        loud = self.use("loud", triton.loud)
+        # What is set stands in these dictionaries; mostly nothing is.
+        settings = (triton.knobs.runtime, triton.knobs.compilation)
+        names = [self.use(f"settings{number}", vars(knobs)) for number, knobs in enumerate(settings)]
+        tests = [f"({' or '.join(names)}) and {loud}()"]
+        tests += [self.use(f"hooks{number}", calls) for number, calls in enumerate(triton.chains)]
+        if triton.reads_environment:
+            tests.append(f"{self.use('compilation', triton.knobs.compilation)}.{ENVIRONMENT}")
         return tests
 
-    def key(self) -> list[str]:
-        """Return the expressions of all that decides which compiled kernel runs, heuristics aside."""
+    def key(self) -> tuple[list[str], list[str]]:
+        """Return the expressions of all that decides which compiled kernel runs, heuristics aside.
+
+        First those that are one for all integers, then what there is of each integer.
+        """
         p, site = self.p, self.site
         constants = {parameter.name for parameter in site.layers.jit.params if parameter.is_constexpr}
         by_value = constants if site.layers.tuner is None else constants | {*site.layers.tuner.keys}
-        parts = [f"{p}device"]
+        addresses = [f"{p}at{number}" for number in range(len(self.arrays))]
+        # Mostly all are aligned, which one test says.
+        each = ", ".join(f"not {address} & 15" for address in addresses)
+        parts = [f"{p}device", f"not ({' | '.join(addresses)}) & 15 or ({each},)"]
         for name in site.passed:
-            cls = site.classes[name]
             if name in self.arrays:
-                number = self.arrays.index(name)
-                parts += [self.launching.dtype.format(name), f"not {p}at{number} & 15"]
+                parts.append(self.launching.dtype.format(name))
             elif name in by_value:
                 parts.append(name)
-            if cls is int and name not in constants:
-                large = self.use("wide", wide)
-                small = f"{name} != 1 and -2147483649 < {name} < 2147483648"
-                parts.append(f"(1 if {name} & 15 else 2) if {small} else {large}({name})")
         if site.options:
             parts += [f"*{p}options.values()", f"*map(type, {p}options.values())"]
-        parts.append(f"{p}runtime.debug")
-        compilation = self.triton.knobs.compilation
-        for setting in ("instrumentation_mode", "fpsan_homomorphic_casts"):
-            if hasattr(compilation, setting):
-                parts.append(f"{self.use('compilation', compilation)}.{setting}")
-        return parts
+        self.integers = [name for name in site.passed if site.classes[name] is int and name not in constants]
+        numbers = [f"{name} == 1 or not {name} & 15 and 2" for name in self.integers]
+        if numbers:
+            # Mostly all are of 32 bits and not negative, which one test says too.
+            large = self.use("wide", wide)
+            sizes = ", ".join(f"{large}({name})" for name in self.integers)
+            numbers.append(f"0 <= ({' | '.join(self.integers)}) < 2147483648 or ({sizes},)")
+        return parts, numbers
 
     def find(self) -> list[str]:
         """Lines that find the stored launch: heuristics, config, entry."""
@@ -221,19 +285,28 @@ class _Code:
             given = "".join(f"{name!r}: {name}, " for name in site.passed)
             lines.append(f"{p}given = {{{given}**{p}options}}")
         around = self.compute(site.layers.around, lines)
-        lines.append(f"{p}key = ({', '.join([*self.key(), *around])},)")
+        parts, numbers = self.key()
+        key = f"{p}key = ({', '.join([*parts, *numbers, *around])},)"
         tuner = site.layers.tuner
+        test = f" or {self.stale('entry[9]')}" if tuner is not None else ""
         if site.layers.inside:
-            lines.append(f"{p}config = {self.use('configs', site.configs)}.get({p}key)")
+            lines += [key, f"{p}config = {self.use('configs', site.configs)}.get({p}key)"]
             lines.append(f"if {p}config is None or {self.stale('config')}: {learn}")
             lines.append(f"{p}given.update({p}config[2])")
             inside = self.compute(site.layers.inside, lines)
             lines.append(f"{p}entry = {entries}.get(({', '.join([f'{p}key', *inside])}))")
             lines.append(f"if {p}entry is None or {p}entry[9][0] is not {p}config[0]: {learn}")
+        elif len(self.integers) < MANY or around:
+            lines += [key, f"{p}entry = {entries}.get({p}key)", f"if {p}entry is None{test}: {learn}"]
         else:
-            lines.append(f"{p}entry = {entries}.get({p}key)")
-            test = f" or {self.stale('entry[9]')}" if tuner is not None else ""
-            lines.append(f"if {p}entry is None{test}: {learn}")
+            # Mostly the same numbers come again: looked up as they are before their classes are.
+            recent = self.use("recent", {})
+            lines.append(f"{p}raw = ({', '.join([*parts, *self.integers])},)")
+            lines += [f"{p}entry = {recent}.get({p}raw)", f"if {p}entry is None{test}:"]
+            lines += [f"    {key}", f"    {p}entry = {entries}.get({p}key)"]
+            lines.append(f"    if {p}entry is None{test}: {learn}")
+            lines.append(f"    if len({recent}) >= {RECENT}: {recent}.clear()")
+            lines.append(f"    {recent}[{p}raw] = {p}entry")
         names = "launch, cooperative, dependent, function, metadata, annotations, signature, used, compiled"
         targets = [f"{p}{name}" for name in [*names.split(", "), "_chosen", "filled"]]
         lines.append(f"{', '.join(targets)} = {p}entry")

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-WRITES = ("tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_store", "tt.descriptor_scatter", "tt.descriptor_reduce")  # fmt: skip
+WRITES = (
+    "tt.store",
+    "tt.atomic_rmw",
+    "tt.atomic_cas",
+    "tt.descriptor_store",
+    "tt.descriptor_scatter",
+    "tt.descriptor_reduce",
+)
 _LOADS = ("tt.load", "tt.descriptor_load", "tt.descriptor_gather", "tt.atomic_rmw", "tt.atomic_cas")
 _HARMLESS = """
     addptr advance assert bitcast broadcast call cat clampf dot dot_scaled expand_dims fp_to_fp func gather

@@ -5,11 +5,13 @@ A ``triton_op`` has one: where a framework's compiler takes a program apart, it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright.rules.base import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def _no_kernels() -> list[Any]:

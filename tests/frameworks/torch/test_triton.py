@@ -1,4 +1,4 @@
-"""A ``triton_op`` under torch's tracers, without a GPU: graphs are made and looked at, kernels are not run."""
+"""A ``triton_op`` under torch's tracers, without a GPU: graphs are looked at, kernels are not run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch")
 triton = pytest.importorskip("triton", reason="needs the package triton")
 
-import triton_kernels as kernels  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import opwright as ow  # noqa: E402
+import triton_kernels as kernels  # noqa: E402
 from opwright.errors import UnsupportedError  # noqa: E402
 from opwright.frameworks.torch import private  # noqa: E402
 
@@ -25,7 +25,12 @@ def blocks(meta):
 def launches(graph):
     """Return the launches in a graph: the form, the tensors that are copied first, and the arguments."""
     return [
-        (node.target.__name__, node.kwargs.get("tensors_to_clone"), node.kwargs["kwargs"], node.kwargs["grid"])
+        (
+            node.target.__name__,
+            node.kwargs.get("tensors_to_clone"),
+            node.kwargs["kwargs"],
+            node.kwargs["grid"],
+        )
         for node in graph.nodes
         if "triton_kernel_wrapper" in getattr(node.target, "__name__", "")
     ]
@@ -118,6 +123,47 @@ def test_heuristics_and_configs_in_any_order(ns, compile_only):
     assert found[0][3] == [(2, 1, 1), (1, 1, 1)]
 
 
+@pytest.mark.parametrize("name", ["tuned", "tuned_outside", "computed", "tuned_inside"])
+def test_values_that_depend_on_symbolic_sizes_are_guarded_on(ns, name):
+    @ow.triton_op(f"{ns}::{name}", mutates_args=())
+    def op(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        ow.wrap_triton(getattr(kernels, name))[blocks](x, out, out.numel())
+        return out
+
+    graphs = []
+
+    def compiler(module, _):
+        graphs.append(module.graph)
+        return lambda *args: [torch.zeros(args[1].shape)]
+
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=compiler)
+    compiled = torch.compile(lambda x: op(x), fullgraph=True, backend=backend, dynamic=True)
+    for n in (100, 200, 333):
+        compiled(torch.randn(n))
+    torch._dynamo.reset()
+    assert len(graphs) == 1
+    ((_, _, arguments, _),) = launches(graphs[0])
+    assert isinstance(arguments["n"], torch.fx.Node)
+    assert all(arguments[name] is False for name in {"EVEN"} & {*arguments})
+
+
+def test_subclasses_reach_the_dispatcher_in_compiled_code(ns):
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    @ow.custom_op(f"{ns}::add", mutates_args=())
+    def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+    add.register_fake(lambda x, y: ow.empty_like(x))
+    x, y = torch.randn(4), torch.randn(4)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda a, b: add(a, b) * 2, fullgraph=True, backend="aot_eager")
+    out = compiled(TwoTensor(x, y), TwoTensor(y, x))
+    assert torch.equal(out.a, (x + y) * 2)
+
+
 def test_mutated_arguments_are_functionalised(ns, compile_only):
     @ow.triton_op(f"{ns}::double_", mutates_args=("x",))
     def double_(x: torch.Tensor) -> None:
@@ -147,9 +193,13 @@ def test_an_analysis_that_fails_is_an_error_not_everything(ns, compile_only):
         return op
 
     table = torch.zeros(4, dtype=torch.int64)
-    with pytest.raises(Exception, match="what Triton kernel loaded_address writes to cannot be told") as error:
+    with pytest.raises(
+        Exception, match="what Triton kernel loaded_address writes to cannot be told"
+    ) as error:
         compile_only(op("open"), table)
-    assert isinstance(error.value.__cause__ or error.value, UnsupportedError) or "UnsupportedError" in str(error.value)
+    assert isinstance(error.value.__cause__ or error.value, UnsupportedError) or "UnsupportedError" in str(
+        error.value
+    )
     (graph,) = compile_only(op("declared", writes=("table",)), table)
     assert [cloned for _, cloned, _, _ in launches(graph)] == [["table"]]
 

@@ -232,7 +232,7 @@ def through_device_buffers(plan: Plan, shapes: Sequence[jax.ShapeDtypeStruct]) -
 
     def callback(context: Any, outs: Sequence[Any], *arrays: Any) -> None:
         try:
-            with _stream(other.flavour, context.stream):
+            with other.on_stream(None, context.stream):
                 theirs = [other.from_dlpack(out) for out in outs]
                 results = plan.compute([other.from_dlpack(array) for array in arrays], theirs)
                 results = [own(other, result) for result in results]
@@ -255,17 +255,6 @@ def own(framework: Framework, array: Any) -> Any:
     """Return a kernel's result as an array of the framework that carried its inputs."""
     info = catalogue.framework_of_class(type(array))
     return array if info is not None and info.name == framework.name else framework.from_dlpack(array)
-
-
-def _stream(flavour: str, stream: int) -> Any:
-    """Return the context in which a flavour's library works on XLA's stream."""
-    if flavour == "cupy":
-        import cupy
-
-        return cupy.cuda.ExternalStream(stream)
-    import torch
-
-    return torch.cuda.stream(torch.cuda.ExternalStream(stream))
 
 
 def through_copies(plan: Plan, shapes: Sequence[jax.ShapeDtypeStruct], count: int) -> Callable[..., Any]:

@@ -13,7 +13,9 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-_MODULES = frozenset({"torch", "numpy", "math", "operator", "functools", "itertools", "array_api_compat"})
+_MODULES = frozenset(
+    {"array_api_compat", "functools", "itertools", "math", "numpy", "operator", "opwright", "torch", "triton"}
+)
 _GRADIENT_NAMES = frozenset(
     {
         "Parameter",
@@ -68,6 +70,10 @@ def _says_gradient(constant: Any) -> bool:
 
 def _is_harmless(value: Any) -> bool:
     """Return whether a global is a module or function that holds no tensor and turns no gradient on."""
+    if value is None or type(value) in (bool, int, float, str):
+        return True
+    if type(value).__module__.partition(".")[0] == "triton":
+        return True  # a Triton kernel, or a type of its language: it records nothing
     if isinstance(value, ModuleType):
         file = getattr(value, "__file__", None) or ""
         known = file.endswith(tuple(EXTENSION_SUFFIXES)) or value.__name__ in sys.builtin_module_names

@@ -48,6 +48,8 @@ class TorchFramework(Framework):
 
     def attach(self, record: OpOverload) -> None:
         define.attach(record)
+        # Dynamo calls what no table entry takes, such as a subclass: it goes to torch's dispatcher.
+        record.traced = (torch.compiler.is_dynamo_compiling, slow.slow_call(record))
         self._fill_table(record)
 
     def changed(self, event: str, record: OpOverload, item: Any) -> None:
@@ -94,7 +96,7 @@ class TorchFramework(Framework):
         device = array.device
         return (device.index, private.cuda_stream(device.index)) if device.type == "cuda" else None
 
-    def on_stream(self, device: int, stream: int) -> AbstractContextManager[Any]:
+    def on_stream(self, device: int | None, stream: int) -> AbstractContextManager[Any]:
         external: AbstractContextManager[Any] = torch.cuda.stream(
             torch.cuda.ExternalStream(stream, device=device)
         )

@@ -10,8 +10,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.library import Library
@@ -21,7 +20,11 @@ from opwright.errors import UnsupportedError, layout
 from opwright.frameworks.base import Launching
 from opwright.frameworks.torch import private
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
-from opwright.rules.decomposition import DecompositionRule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from opwright.rules.decomposition import DecompositionRule
 
 _CLASSES = (torch.Tensor, torch.nn.Parameter)
 
@@ -37,6 +40,7 @@ def launching() -> Launching:
         current_stream=private.cuda_stream,
         launch=launch,
         busy=private.dispatch_modes,
+        only_device=0 if torch.cuda.device_count() == 1 else None,
     )
 
 
@@ -51,7 +55,7 @@ def launch(launcher: Any, grid: Any, args: Sequence[Any], kwargs: Mapping[str, A
         return trace(launcher, grid, args, kwargs)
     for tensor in tensors:
         module = getattr(torch, tensor.device.type, None)
-        if hasattr(module, "current_device") and tensor.device.type != "cpu":
+        if module is not None and hasattr(module, "current_device") and tensor.device.type != "cpu":
             with module.device(tensor.device):
                 return launcher.kernel[grid](*args, **kwargs)
     return launcher.kernel[grid](*args, **kwargs)
@@ -70,8 +74,9 @@ def trace(launcher: Any, grid: Any, args: Sequence[Any], kwargs: Mapping[str, An
     # Torch takes an autotuner or a jit function; heuristics around it are computed here.
     for layer in layers.around:
         for name, function in layer.values.items():
-            passed[name] = function({**dict(zip(launcher.arg_names, args, strict=False)), **passed})
-    kernel = layers.tuner or layers.jit
+            value = function({**dict(zip(launcher.arg_names, args, strict=False)), **passed})
+            passed[name] = concrete(value) if layers.constant(name) else value
+    kernel = layers.tuned(concrete)
     names = private.functionalisation()
     functional = names is not None and any(
         isinstance(value, names.tensor) for value in (*args, *passed.values())
@@ -89,6 +94,15 @@ def trace(launcher: Any, grid: Any, args: Sequence[Any], kwargs: Mapping[str, An
             )
         )
     torch.library.wrap_triton(kernel)[grid](*args, **passed)
+
+
+def concrete(value: Any) -> Any:
+    """Return the plain value of a symbolic one; the graph is then guarded on it."""
+    if isinstance(value, torch.SymBool):
+        return bool(value)
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    return float(value) if isinstance(value, torch.SymFloat) else value
 
 
 class _Functionalise(TorchDispatchMode):
