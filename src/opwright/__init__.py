@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from opwright.fakes import FakeArray as FakeArray
     from opwright.infer import infer_schema as infer_schema
     from opwright.kernel_access import get_kernel as get_kernel
+    from opwright.kernels.triton import wrap_triton as wrap_triton
     from opwright.library import Library as Library
     from opwright.modes import DispatchMode as DispatchMode
     from opwright.modes import autocast as autocast
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from opwright.tags import Tag as Tag
     from opwright.transforms import jvp as jvp
     from opwright.transforms import vjp as vjp
+    from opwright.triton_ops import triton_op as triton_op
 
 _HOMES = {
     "Array": "catalogue",
@@ -85,8 +87,10 @@ _HOMES = {
     "register_torch_dispatch": "register",
     "register_vmap": "register",
     "result_type": "creation",
+    "triton_op": "triton_ops",
     "vjp": "transforms",
     "vmap": "batching",
+    "wrap_triton": "kernels.triton",
 }
 
 __all__ = [*_HOMES, "errors"]  # noqa: PLE0604  (the table is the one list of public names)
