@@ -604,7 +604,7 @@ def anomaly_mode(f: Fn, x: torch.Tensor) -> Any:
     return y.grad
 
 
-@transform("first")
+@transform("first", slow=True)
 def compiled_autograd(f: Fn, x: torch.Tensor) -> Any:
     from torch._dynamo import compiled_autograd as ca
 
