@@ -26,7 +26,7 @@ def cells():
     for i, kind in enumerate(KINDS):
         for j, transform in enumerate(TRANSFORMS):
             sampled = kind in EVERY_TRANSFORM or (i + j) % 4 == 0
-            marks = () if sampled else pytest.mark.slow
+            marks = () if sampled else (pytest.mark.slow,)
             yield pytest.param(kind, transform, marks=marks, id=f"{kind}-{transform}")
 
 
@@ -54,7 +54,7 @@ def same(got, expected):
         )
 
 
-@pytest.mark.parametrize(("kind", "transform"), cells())
+@pytest.mark.parametrize(("kind", "transform"), list(cells()))
 def test_cell(kind, transform):
     row = KINDS[kind]
     if transform in row.skips:
