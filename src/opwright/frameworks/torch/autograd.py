@@ -91,7 +91,7 @@ class Dispatch(private.SingleLevelFunction):
         if plan.rule is not None:
             run_setup_context(plan.rule.setup_context, state.record.schema, ctx, inputs, out)
         if call.full:
-            jvp.keep(ctx, call, values, inputs, outputs, out)
+            jvp.keep(ctx, call, values=values, inputs=inputs, outputs=outputs, out=out)
         return tuple(outputs)
 
     @staticmethod
@@ -116,8 +116,8 @@ def _refuse_inputs(call: Call, values: Sequence[Any], outputs: Sequence[Any]) ->
                 record = call.plan.state.record
                 raise AliasError(
                     layout(
-                        f"output {index} of {record.qualname} is an argument itself; an output may not alias an "
-                        "argument or another output",
+                        f"output {index} of {record.qualname} is an argument itself; an output may not alias "
+                        "an argument or another output",
                         registered=record.kernels_text(),
                         fix="return a copy, or declare the aliasing in the schema",
                     )
@@ -132,7 +132,7 @@ def make_kernel(state: Lowered, make_lean: Callable[..., Any] | None = None) -> 
     """
     redispatch, below, after = state.native.redispatch, private.below_autograd, private.after_autograd
     grad_enabled, any_requires_grad = torch.is_grad_enabled, private.any_requires_grad
-    functorch_active, forward_ad = private.functorch_active, private.forward_ad
+    functorch_active, forward_ad = private.functorch_active, torch.autograd.forward_ad
     dispatch_modes = private.dispatch_mode_count
     native = state.native
     plain = not state.mutated and all(str(entry.type) == "Tensor" for entry in state.record.schema.returns)
@@ -186,7 +186,7 @@ def make_constant_kernel(state: Lowered) -> Callable[..., Any]:
 
 
 def _refuse_traced_tangent(plan: Plan, flat: Sequence[Any]) -> None:
-    """Raise where torch's tracer would lose a mutation: ``torch.func.linearize`` folds what it thinks constant.
+    """Raise where torch's tracer would lose a mutation: ``torch.func.linearize`` folds constants.
 
     It follows the mutated argument of an operator whose name ends in ``_`` and that returns it.
     """
@@ -197,8 +197,8 @@ def _refuse_traced_tangent(plan: Plan, flat: Sequence[Any]) -> None:
     if any(private.has_tangent(tensor) for value in flat for tensor in tensors_in(value)):
         raise UnsupportedError(
             layout(
-                f"{record.qualname} mutates an argument while a tangent of it is traced, as torch.func.linearize does; "
-                "torch would lose the mutation",
+                f"{record.qualname} mutates an argument while a tangent of it is traced, as "
+                "torch.func.linearize does; torch would lose the mutation",
                 registered=record.source,
                 fix="use torch.func.jvp, or a functional operator",
             )
@@ -242,8 +242,8 @@ def apply(state: Lowered, keyset: Any, flat: tuple[Any, ...], *, full: bool) -> 
     values = call.flatten(flat)
     call.flat = ()
     if plan.needs_old:
-        # Not arguments of the function: compiled autograd cannot add their missing gradients. What derivatives
-        # go through is their own history, for which they are made here rather than in the forward.
+        # Not arguments of the function: compiled autograd cannot add their missing gradients. Derivatives go
+        # through their own history, for which they are made here rather than in the forward.
         call.flat = tuple(_copy(value) if i in plan.dirty else None for i, value in enumerate(flat))
     if full:
         before = private.get_single_level()
@@ -282,8 +282,8 @@ def refuse_leaves(state: Lowered, flat: Sequence[Any]) -> None:
                 what = "a leaf Variable" if tensor.is_leaf else "a view of a leaf Variable"
                 raise GradientError(
                     layout(
-                        f"{state.record.qualname}: argument {argument} is {what} that requires grad and is being "
-                        "used in an in-place operation",
+                        f"{state.record.qualname}: argument {argument} is {what} that requires grad and "
+                        "is being used in an in-place operation",
                         expected="a tensor without grad, or one computed from others",
                         fix=f"pass {argument}.clone(), or call it under torch.no_grad()",
                     )

@@ -18,9 +18,9 @@ from opwright.frameworks.torch import fake, mutation, numpy_kernel, private
 from opwright.frameworks.torch.convert import to_share
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
 from opwright.keys import DEFAULT, IMPLICIT, key_of
-from opwright.outputs import bad_output, check_aliases, not_same, same_objects
+from opwright.outputs import bad_output, check_aliases, is_one, not_same, same_objects
+from opwright.outputs import output_check as checked_outputs
 from opwright.scalars import coercion
-from opwright.schema import OptionalType, Type
 
 if TYPE_CHECKING:
     from opwright.overload import Kernel
@@ -55,7 +55,7 @@ def make_kernel(state: Lowered) -> Callable[..., Any]:
 
 
 def _mutating_kernel(state: Lowered) -> Callable[..., Any]:
-    """Return the kernel of an operator that mutates: it counts its runs, and what it may not write to raises."""
+    """Return the kernel of an operator that mutates: it counts its runs, and may not write to everything."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         flat = state.flat(args, kwargs)
@@ -227,7 +227,7 @@ def _detached(value: Any) -> Any:
 
 def _on_device(state: Lowered, device_type: str, run: Run) -> Run:
     """Return ``run`` with the device of its tensors made current, where a device type has several."""
-    module = getattr(torch, device_type, None)
+    module: Any = getattr(torch, device_type, None)
     if not hasattr(module, "current_device") or not hasattr(module, "device"):
         return run
 
@@ -273,41 +273,25 @@ def output_check(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...], A
 def _several_check(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...], Any], Any]:
     """Return the check of outputs that are several, lists, optional, numbers, or arguments themselves."""
     record = state.record
-    schema = record.schema
-    returns = schema.returns
-    single = len(returns) == 1 and not schema.is_tuple
-    position = {argument.name: i for i, argument in enumerate(schema.arguments)}
+    single = is_one(record)
+    position = {argument.name: i for i, argument in enumerate(record.schema.arguments)}
     same = [(i, position[name], not_same(record, kernel, i, name)) for i, name in same_objects(record)]
+    take = checked_outputs(record, kernel, _accept, None, "a tensor")
 
     def check(flat: tuple[Any, ...], out: Any) -> Any:
-        if single:
-            outs: tuple[Any, ...] = (out,)
-        elif out.__class__ in (tuple, list) or isinstance(out, tuple):
-            outs = tuple(out)
-        else:
-            raise bad_output(record, kernel, f"a tuple of {len(returns)}", out)
-        if len(outs) != len(returns):
-            raise bad_output(record, kernel, f"a tuple of {len(returns)}", out)
-        for entry, value in zip(returns, outs, strict=True):
-            if not _fits(entry.type, value):
-                raise bad_output(record, kernel, f"{entry.type}", out)
+        taken = take(out)
+        outs = (taken,) if single else taken
         for index, argument, wrong in same:
             if outs[index] is not flat[argument]:
                 wrong(outs[index])
-        check_aliases(record, flat, out if single else outs, shares_storage)
-        return out if single else outs
+        check_aliases(record, flat, taken, shares_storage)
+        return taken
 
     return check
 
 
-def _fits(type_: Type, value: Any) -> bool:
-    """Return whether an output has the class that its type says; numbers are left to torch."""
-    if isinstance(type_, OptionalType):
-        return value is None or _fits(type_.element, value)
-    element = getattr(type_, "element", None)
-    if element is not None:
-        return isinstance(value, list | tuple) and all(_fits(element, one) for one in value)
-    return isinstance(value, torch.Tensor) if str(type_).startswith("Tensor") else value is not None
+def _accept(value: Any) -> torch.Tensor | None:
+    return value if isinstance(value, torch.Tensor) else None
 
 
 def shares_storage(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""One call of an operator on its way through the autograd function: its arguments spread out and put together.
+"""One call on its way through the autograd function: its arguments spread out and put together again.
 
 Torch's autograd functions see tensors that are arguments of their own only, so lists are spread out.
 """

@@ -85,15 +85,18 @@ def _ml_dtypes(name: str) -> Any:
         ) from None
 
 
-def from_numpy(array: Any) -> torch.Tensor:
+def from_numpy(array: Any, *, keep_strides: bool = False) -> torch.Tensor:
     """Return a tensor of a NumPy array or scalar, of the same memory where NumPy's layout allows.
+
+    With ``keep_strides`` that of an array that is not contiguous too; torch has no negative strides.
 
     Raises
     ------
     NoNumPyError
         If torch has no such dtype.
     """
-    array = np.asarray(array, order="C")
+    strided = keep_strides and min(getattr(array, "strides", ()), default=0) >= 0
+    array = np.asarray(array, order=None if strided else "C")
     name = array.dtype.name
     if name in _FROM_BITS:
         bits, dtype = _FROM_BITS[name]
@@ -131,7 +134,7 @@ NAMED = ("ScalarType", "Device", "Layout", "MemoryFormat")
 
 
 def to_torch(kind: str, value: Any) -> Any:
-    """Return torch's own object for a value of one of the named types, given by name or as another's object."""
+    """Return torch's own object for a value of a named type, given by name or as another's object."""
     if kind == "ScalarType":
         return value if isinstance(value, torch.dtype) else _dtype(value)
     if kind == "Device":

@@ -78,7 +78,8 @@ def _taken(record: OpOverload) -> DuplicateError:
             f"operator {record.qualname} is already registered, in torch's own dispatcher",
             registered=held.source_of(record.qualname),
             got=f"a second definition at {record.source}",
-            fix="choose another name or overload; kernels and rules can be registered for torch's operator too",
+            fix="choose another name or overload; kernels and rules can be registered for torch's operator "
+            "too",
         )
     )
 
@@ -147,24 +148,36 @@ def _wanted(state: Lowered) -> dict[Any, Callable[[], Library]]:
     if state.mutated and explicit:
         wanted["ADInplaceOrView"] = lambda: _impl(state, "ADInplaceOrView", mutation.make_kernel(state))
         for key in mutation.BITS:
-            wanted[key] = partial(lambda key: _impl(state, key, mutation.make_bits_kernel(state, key)), key)
-        front = mutation.make_front_kernel(state) if mutation.FRONT not in state.installed else None
-        if front is not None or mutation.FRONT in state.installed:
-            wanted[mutation.FRONT] = lambda: _impl(state, mutation.FRONT, front)
+            wanted[key] = partial(_put_bits, state, key)
+        if mutation.FRONT in state.installed or mutation.make_front_kernel(state) is not None:
+            wanted[mutation.FRONT] = partial(_put_front, state)
     for rule in record.rules_of("autocast"):
         key = autocast.key_for(rule)  # type: ignore[arg-type]
         device = str(rule.slot)
-        wanted[key] = lambda key=key, device=device: _impl(state, key, autocast.make_kernel(state, device))
+        wanted[key] = partial(_put_autocast, state, key, device)
     for rule in record.rules_of("torch_dispatch"):
         cls: Any = rule.slot
-        wanted[cls] = lambda cls=cls: torch_dispatch.install(state, cls)
+        wanted[cls] = partial(torch_dispatch.install, state, cls)
     body = record.rule("decomposition")
     if isinstance(body, DecompositionRule) and private.functional_mode() not in wanted:
         wanted["decomposition", body] = lambda: triton.install(state, body)
     return foreign_keys.with_authors(state, wanted)
 
 
-def _impl(state: Lowered, key: str, kernel: Callable[..., Any]) -> Library:
+def _put_bits(state: Lowered, key: str) -> Library:
+    return _impl(state, key, mutation.make_bits_kernel(state, key))
+
+
+def _put_front(state: Lowered) -> Library:
+    # Made now: what it goes on to is torch's own once a library that held it is gone.
+    return _impl(state, mutation.FRONT, mutation.make_front_kernel(state))
+
+
+def _put_autocast(state: Lowered, key: str, device_type: str) -> Library:
+    return _impl(state, key, autocast.make_kernel(state, device_type))
+
+
+def _impl(state: Lowered, key: str, kernel: Callable[..., Any] | None) -> Library:
     library = state.bundle
     assert library is not None  # noqa: S101  (what is wanted is installed in one go)
     for one in held.concrete_keys(state.record.qualname, key):

@@ -87,7 +87,8 @@ def _rule_runner(state: Lowered, rule: Rule) -> Run:
     if rule.flavour not in ("torch", "array_api"):
         raise UnsupportedError(
             layout(
-                f"the fake of {record.qualname} has flavour {rule.flavour} and cannot run on torch's fake tensors",
+                f"the fake of {record.qualname} has flavour {rule.flavour} and cannot run on fake tensors of "
+                "torch",
                 expected="a fake of flavour array_api or torch",
                 registered=rule.source,
                 fix="write it with opwright.empty_like and x.new_empty, without annotations of one framework",
@@ -107,7 +108,7 @@ def _rule_runner(state: Lowered, rule: Rule) -> Run:
         if not isinstance(outs, list | tuple) or len(outs) != len(returns):
             raise _bad_fake(state, rule, out)
         for entry, value in zip(returns, outs, strict=True):
-            if entry.type.leaf().name == "Tensor" and not _is_like(entry.type, value):
+            if getattr(entry.type.leaf(), "name", "") == "Tensor" and not _is_like(entry.type, value):
                 raise _bad_fake(state, rule, out)
         if returns and contiguous_outputs(state, flat):
             outs = tuple(_contiguous(value) for value in outs)
@@ -144,8 +145,8 @@ class _Context:
             rule = self._record.rule("fake")
             raise ContextError(
                 layout(
-                    f"{self._record.qualname} has outputs with data-dependent shape and was called with meta tensors, "
-                    "whose sizes must be known",
+                    f"{self._record.qualname} has outputs with data-dependent shape and was called with meta "
+                    "tensors, whose sizes must be known",
                     expected="FakeTensors, in torch.compile, torch.export or FakeTensorMode",
                     registered=rule.source if rule is not None else self._record.source,
                 )

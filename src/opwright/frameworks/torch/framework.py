@@ -87,7 +87,7 @@ class TorchFramework(Framework):
         return to_numpy(array if array.device.type == "cpu" else array.cpu())
 
     def from_numpy(self, array: Any) -> Any:
-        return from_numpy(array)
+        return from_numpy(array, keep_strides=True)  # a kernel may write to it
 
     def from_dlpack(self, array: Any) -> Any:
         return torch.from_dlpack(array)

@@ -27,9 +27,10 @@ def missing_formula(state: Lowered, *, tangent: bool = False) -> MissingRuleErro
         qualname = record.schema.name.replace(OPAQUE, "", 1)
         return MissingRuleError(
             layout(
-                f"second derivative of {qualname}: no autograd formula was registered for its backward, which runs "
-                "as one opaque kernel",
-                expected="a backward of differentiable operations of the arrays that it gets, not once_differentiable",
+                f"second derivative of {qualname}: no autograd formula was registered for its backward, "
+                "which runs as one opaque kernel",
+                expected="a backward of differentiable operations of the arrays that it gets, not "
+                "once_differentiable",
                 registered=rule.source,
                 fix="write it so, or make it an operator of its own with register_autograd",
             )
@@ -39,8 +40,8 @@ def missing_formula(state: Lowered, *, tangent: bool = False) -> MissingRuleErro
         layout(
             f"{doing} of {record.qualname}: no autograd formula was registered for it",
             registered=record.source,
-            fix=f"add one: opwright.register_autograd({record.qualname!r}, backward, setup_context=...), or declare "
-            "non_differentiable=True",
+            fix=f"add one: opwright.register_autograd({record.qualname!r}, backward, setup_context=...), "
+            "or declare non_differentiable=True",
         )
     )
 
@@ -150,7 +151,8 @@ def _bad(schema: FunctionSchema, rule: Rule, name: str, expected: str, got: str)
 def _not_none(schema: FunctionSchema, rule: Rule, argument: Argument, entry: Any) -> GradientError:
     return GradientError(
         layout(
-            f"backward of {schema.qualname} returned a gradient for argument {argument.name}, which is no tensor",
+            f"backward of {schema.qualname} returned a gradient for argument {argument.name}, "
+            "which is no tensor",
             expected="None",
             got=_what(entry),
             registered=rule.source,

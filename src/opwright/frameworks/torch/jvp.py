@@ -50,9 +50,18 @@ class ForwardContext:
 
 
 def keep(
-    ctx: Any, call: Call, values: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], out: Any
+    ctx: Any,
+    call: Call,
+    *,
+    values: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    out: Any,
 ) -> None:
-    """Keep, in the forward, what the tangent will need."""
+    """Keep, in the forward, what the tangent will need.
+
+    ``values`` and ``outputs`` are flat; ``inputs`` and ``out`` are as the author has them.
+    """
     call.differentiable = [isinstance(v, torch.Tensor) and _differentiable(v) for v in values]
     if call.plan.dirty:
         sources = {id(value): n for n, value in enumerate(values) if isinstance(value, torch.Tensor)}
@@ -111,8 +120,8 @@ def _in_place(call: Call, index: int, tangent: Any, tangents: tuple[Any, ...]) -
         record = call.plan.state.record
         raise UnsupportedError(
             layout(
-                f"{record.qualname} mutates an argument whose tangent is a constant zero of torch's, which cannot "
-                "be changed in place",
+                f"{record.qualname} mutates an argument whose tangent is a constant zero of torch's, which "
+                "cannot be changed in place",
                 got="forward mode inside forward mode, through a mutated argument",
                 registered=record.source,
                 fix="call a functional operator here, or use torch.func.jacrev for one of the two",
@@ -168,7 +177,8 @@ def _derived(ctx: Any, call: Call, rule: AutogradRule, tangents: tuple[Any, ...]
     needs = tuple(call.nest(call.differentiable, missing=False))
     with torch.enable_grad(), private.allow_inplace_requires_grad(True):
         seeds = [None if t is None else torch.zeros_like(private.primal(t[0])) for t in call.templates]
-        active = [seed.requires_grad_() for seed, t in zip(seeds, call.templates, strict=True) if t and t[1]]
+        pairs = zip(seeds, call.templates, strict=True)
+        active = [seed.requires_grad_() for seed, t in pairs if seed is not None and t[1]]
         returned = rule.fn(ForwardContext(ctx, needs), *call.nest_outputs(seeds))
         grads, tangents_in = [], []
         for grad, tangent in zip(checked(call, rule, returned), tangents, strict=True):

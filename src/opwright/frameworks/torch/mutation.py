@@ -2,8 +2,8 @@
 
 * The kernel at ``ADInplaceOrView`` counts one new version for each mutated tensor.
 * Inference tensors have no such key: the backend kernel refuses them outside inference mode, as built-ins do.
-* A tensor that was captured by ``torch.func.grad`` or ``jvp`` is wrapped, like all arguments, before any other
-  kernel sees it: the one at ``FuncTorchDynamicLayerFrontMode`` looks first, then goes on as torch does there.
+* A tensor that was captured by ``torch.func.grad`` or ``jvp`` is wrapped, like all arguments, before any
+  other kernel sees it: the one at ``FuncTorchDynamicLayerFrontMode`` looks first, then goes on as torch does.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _not_replayed(state: Lowered) -> UnsupportedError:
     record = state.record
     return UnsupportedError(
         layout(
-            f"{record.qualname} mutates its arguments, and selective checkpointing was told to save its results: "
-            "on recomputation the mutation would be left out",
+            f"{record.qualname} mutates its arguments, and selective checkpointing was told to save its "
+            "results: on recomputation the mutation would be left out",
             expected="a policy that recomputes it",
             registered=record.source,
             fix=f"return CheckpointPolicy.PREFER_RECOMPUTE for torch.ops.{record.name.replace('::', '.')}",
@@ -93,7 +93,7 @@ FRONT = "FuncTorchDynamicLayerFrontMode"
 
 
 def make_front_kernel(state: Lowered) -> Callable[..., Any] | None:
-    """Return the kernel for the dispatch key of functorch's front, or None where torch's own cannot be had."""
+    """Return the kernel for the key of functorch's front, or None where torch's own cannot be had."""
     record = state.record
     own = private.computed_kernel(record.qualname, FRONT)
     if own is None:
@@ -115,7 +115,8 @@ def refuse_inference(state: Lowered, flat: Sequence[Any]) -> None:
             argument = state.record.schema.arguments[index].name
             raise InferenceTensorError(
                 layout(
-                    f"{state.record.qualname}: inplace update to inference tensor outside InferenceMode is not allowed",
+                    f"{state.record.qualname}: inplace update to inference tensor outside InferenceMode "
+                    "is not allowed",
                     expected=f"a normal tensor as {argument}",
                     fix=f"pass {argument}.clone(), or call it under torch.inference_mode()",
                 )
@@ -133,8 +134,8 @@ def refuse_captured(state: Lowered, flat: Sequence[Any]) -> None:
                 argument = state.record.schema.arguments[index].name
                 raise UnsupportedError(
                     layout(
-                        f"{state.record.qualname} would mutate a captured tensor, argument {argument}, inside a "
-                        "transform of torch.func, which its derivative would not know of",
+                        f"{state.record.qualname} would mutate a captured tensor, argument {argument}, "
+                        "inside a transform of torch.func, which its derivative would not know of",
                         expected="a tensor that the transform was given, or that was made inside it",
                         fix=f"pass {argument}.clone(), or give {argument} to the transform as an argument",
                     )

@@ -9,20 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from opwright.errors import ArgumentError, OutputError, layout
 from opwright.frameworks.base import load
 from opwright.frameworks.torch.convert import NoNumPyError, from_numpy, overlaps_itself, to_numpy
-from opwright.outputs import alias_error, bad_output, not_same, same_objects
+from opwright.outputs import alias_error, is_one, not_same, output_check, same_objects
 from opwright.scalars import coercion
-from opwright.schema import Argument, ListType, OptionalType, Return, Type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    import torch
 
     from opwright.frameworks.torch.lowered import Lowered
     from opwright.overload import Kernel
+    from opwright.schema import Argument
 
 
 def make_runner(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...]], Any]:
@@ -84,34 +85,45 @@ def _arrays(values: Any) -> list[Any]:
 def output_taker(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...], list[Any], Any], Any]:
     """Return the function that makes tensors of what a NumPy kernel returned, or raises."""
     record = state.record
-    schema = record.schema
-    returns = schema.returns
-    single = len(returns) == 1 and not schema.is_tuple
-    position = {argument.name: i for i, argument in enumerate(schema.arguments)}
+    single = is_one(record)
+    position = {argument.name: i for i, argument in enumerate(record.schema.arguments)}
     same = {i: (position[name], not_same(record, kernel, i, name)) for i, name in same_objects(record)}
+    take = output_check(record, kernel, _accept, None, "an array of numpy")
+    checked = [
+        i for i, entry in enumerate(record.schema.returns) if not any(True for _ in entry.type.aliases())
+    ]
 
-    def take(flat: tuple[Any, ...], values: list[Any], out: Any) -> Any:
-        if not returns:
-            if out is not None:
-                raise bad_output(record, kernel, "None", out)
-            return None
-        outs = (out,) if single else out
-        if not isinstance(outs, list | tuple) or len(outs) != len(returns):
-            raise bad_output(record, kernel, f"a tuple of {len(returns)}", out)
-        taken = []
-        for index, (entry, value) in enumerate(zip(returns, outs, strict=True)):
-            if index in same:
-                argument, wrong = same[index]
-                if value is not values[argument]:
-                    wrong(value)
-                taken.append(flat[argument])
-                continue
-            if not any(True for _ in entry.type.aliases()):
-                _check_memory(state, index, value, values, outs[:index])
-            taken.append(_tensor(state, kernel, entry, entry.type, index, value))
-        return taken[0] if single else tuple(taken)
+    def tensors(flat: tuple[Any, ...], values: list[Any], out: Any) -> Any:
+        try:
+            taken = take(out)
+        except NoNumPyError as error:
+            index = _first_refused((out,) if single else out)
+            raise OutputError(f"{record.qualname}: output {index}: {error}") from None
+        outs = (out,) if single else out or ()
+        for index in checked:
+            _check_memory(state, index, outs[index], values, outs[:index])
+        for index, (argument, wrong) in same.items():
+            if outs[index] is not values[argument]:
+                wrong(outs[index])
+            taken = flat[argument] if single else (*taken[:index], flat[argument], *taken[index + 1 :])
+        return taken
 
-    return take
+    return tensors
+
+
+def _first_refused(outs: Sequence[Any]) -> int:
+    """Return the index of the first output that has no tensor."""
+    for index, out in enumerate(outs):
+        try:
+            for array in _arrays(out):
+                from_numpy(array)
+        except NoNumPyError:
+            return index
+    return len(outs)
+
+
+def _accept(value: Any) -> torch.Tensor | None:
+    return from_numpy(value) if isinstance(value, np.ndarray | np.generic) else None
 
 
 def _check_memory(state: Lowered, index: int, value: Any, values: list[Any], before: Any) -> None:
@@ -125,25 +137,3 @@ def _check_memory(state: Lowered, index: int, value: Any, values: list[Any], bef
             for other in _arrays(earlier):
                 if np.may_share_memory(array, other):
                     raise alias_error(state.record, index, f"output {number}", same=array is other)
-
-
-def _tensor(state: Lowered, kernel: Kernel, entry: Return, type_: Type, index: int, value: Any) -> Any:
-    """Return an output as torch has it."""
-    record = state.record
-    if isinstance(type_, OptionalType):
-        return None if value is None else _tensor(state, kernel, entry, type_.element, index, value)
-    if isinstance(type_, ListType):
-        if not isinstance(value, list | tuple):
-            raise bad_output(record, kernel, f"a list as output {index}", value)
-        return [_tensor(state, kernel, entry, type_.element, index, one) for one in value]
-    if not str(type_).startswith("Tensor"):
-        try:
-            return coercion(record.qualname, Argument(entry.name or f"output_{index}", type_))(value)
-        except ArgumentError:
-            raise bad_output(record, kernel, f"{type_} as output {index}", value) from None
-    if not isinstance(value, np.ndarray | np.generic):
-        raise bad_output(record, kernel, f"an array of numpy as output {index}", value)
-    try:
-        return from_numpy(value)
-    except NoNumPyError as error:
-        raise OutputError(f"{record.qualname}: output {index}: {error}") from None

@@ -154,11 +154,12 @@ def _fake(state: Lowered) -> Callable[..., Any]:
 
 
 def _kernel(state: Lowered, rule: AutogradRule) -> Callable[..., Any]:
-    """Return the kernel: ``setup_context``, then the backward, then one tensor for each gradient asked for."""
+    """Return the kernel: ``setup_context``, the backward, then one tensor for each gradient asked for."""
     schema = state.record.schema
     total, returned = len(schema.arguments), len(schema.returns)
     other = None if rule.flavour in ("torch", "array_api") else of_flavour(rule.flavour)
-    fn = rule.fn if getattr(rule.fn, "__code__", None) is not _ONCE else rule.fn.__wrapped__
+    once = getattr(rule.fn, "__code__", None) is _ONCE
+    fn: Any = rule.fn.__dict__["__wrapped__"] if once else rule.fn
 
     def kernel(*flat: Any) -> Any:
         needs = _needed(state, flat, flat[-1])

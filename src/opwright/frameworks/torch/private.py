@@ -195,12 +195,9 @@ def _dense(values: Any) -> list[Any]:
     return flat
 
 
-any_requires_grad: Callable[..., bool] = getattr(torch._C, "_any_requires_grad", _stand_in_requires_grad)  # noqa: SLF001
-any_alias: Callable[..., bool] = getattr(
-    torch._C,
-    "_any_output_is_alias_to_input_or_output",
-    _stand_in_alias,  # noqa: SLF001
-)
+_core: Any = torch._C  # noqa: SLF001  (this file is where torch's private names are)
+any_requires_grad: Callable[..., bool] = getattr(_core, "_any_requires_grad", _stand_in_requires_grad)
+any_alias: Callable[..., bool] = getattr(_core, "_any_output_is_alias_to_input_or_output", _stand_in_alias)
 
 
 def traced() -> bool:
@@ -222,7 +219,7 @@ def never_traced(function: Any) -> Any:
 
     It is the code object that is marked: every closure of it, at no cost a call.
     """
-    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)  # noqa: SLF001
+    frames: Any = getattr(getattr(_core, "_dynamo", None), "eval_frame", None)
     mark = getattr(frames, "set_code_exec_strategy", None)
     if mark is None:
         return torch.compiler.disable(function)
@@ -232,8 +229,8 @@ def never_traced(function: Any) -> Any:
 
 
 def computed_kernel(qualname: str, key: str) -> Any:
-    """Return what torch's dispatcher runs for an operator at a key, or None in a release that does not say."""
-    get = getattr(torch._C, "_dispatch_get_computed_kernel_for_dispatch_key", None)
+    """Return what torch's dispatcher runs for an operator at a key, or None where a release does not say."""
+    get = getattr(_core, "_dispatch_get_computed_kernel_for_dispatch_key", None)
     return None if get is None else get(qualname, key)
 
 
@@ -287,7 +284,7 @@ def functionalisation() -> Functionalisation | None:
         _import(wrap, "triton_kernel_wrapper_functional"),
         getattr(side_table, "get_constant_args", None),
     )
-    return None if None in found else Functionalisation(*found)
+    return None if None in found else Functionalisation._make(found)
 
 
 @cache

@@ -49,7 +49,7 @@ def make_kernel(state: Lowered) -> Callable[..., Any]:
                 out, out_dims = loop(state, info, dims, values)
             else:
                 out, out_dims = _call_rule(state, rule, info, dims, values)
-        return _wrap(state, flat, same, out, out_dims, level)
+        return _wrap(state, flat, same, out=out, out_dims=out_dims, level=level)
 
     return private.never_traced(kernel)
 
@@ -77,7 +77,8 @@ def _require_batched(state: Lowered, dims: Sequence[Any]) -> None:
             argument = record.schema.arguments[index].name
             raise UnsupportedError(
                 layout(
-                    f"vmap of {record.qualname}: argument {argument} is mutated and not batched, but another one is",
+                    f"vmap of {record.qualname}: argument {argument} is mutated and not batched, but another "
+                    "one is",
                     expected=f"in_dims that batch {argument} too: it has no room for a result for each",
                     registered=record.source,
                     fix=f"expand and clone {argument} to the batch first, or use a functional operator",
@@ -136,7 +137,7 @@ def _bad(state: Lowered, rule: Rule, expected: str, got: str) -> OutputError:
 
 
 def _wrap(
-    state: Lowered, flat: tuple[Any, ...], same: dict[int, int], out: Any, out_dims: Any, level: int
+    state: Lowered, flat: tuple[Any, ...], same: dict[int, int], *, out: Any, out_dims: Any, level: int
 ) -> Any:
     """Return the outputs with their batch axis; a mutated argument that is returned, itself."""
     schema = state.record.schema
@@ -192,8 +193,8 @@ def _warn(state: Lowered, info: VmapInfo) -> None:
     if state.backward_of is None and not state.warned:
         state.warned = True
         warnings.warn(
-            f"{record.qualname} has no vmap rule: it is called once for each of {info.batch_size} entries, at a "
-            f"performance drop; add one with @opwright.register_vmap({record.qualname!r})",
+            f"{record.qualname} has no vmap rule: it is called once for each of {info.batch_size} entries, "
+            f"at a performance drop; add one with @opwright.register_vmap({record.qualname!r})",
             UserWarning,
             stacklevel=2,
         )
