@@ -262,3 +262,16 @@ def test_states_that_torch_must_see_leave_no_guard():
         op = torch_operators.with_rule()
         torch_situations.observed(torch_situations.SITUATIONS[name], op)
         assert guards_of(op) == [], name
+
+
+def test_the_same_tensor_twice_takes_the_dispatcher_where_it_is_mutated():
+    path = torch_operators.Path()
+
+    def add(x: Tensor, y: Tensor) -> None:
+        path.note()
+        x.add_(y)
+
+    op = ow.custom_op(torch_operators.name_of("add"), add, mutates_args=("x",))
+    x = torch.ones(3)
+    assert path.of(lambda: [op(x, x) for _ in range(3)]) == [DISPATCHER] * 3
+    assert x.tolist() == [8.0] * 3

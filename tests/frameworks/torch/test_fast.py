@@ -66,20 +66,43 @@ def test_an_operator_with_an_autocast_rule_takes_it_where_autocast_is_off():
     assert op(x).dtype == torch.float32
 
 
-def test_the_same_tensor_twice_takes_the_dispatcher_and_leaves_no_guard():
+def test_the_same_tensor_twice():
     path = torch_operators.Path()
 
-    def add(x: Tensor, y: Tensor) -> Tensor:
+    def add(x: Tensor, y: Tensor, zs: list[Tensor], w: Tensor | None = None) -> Tensor:
         path.note()
-        return x + y
+        return x + y + sum(zs) + (0 if w is None else w)
 
     op = define(add, path)
-    x = torch.ones(3)
-    assert path.of(lambda: [op(x, x) for _ in range(3)]) == [DISPATCHER] * 3
-    assert guards_of(op) == []
-    op(x, torch.ones(3))
-    assert path.of(lambda: op(x, torch.zeros(3))) == [DIRECT]
-    torch.testing.assert_close(op(x, x), torch.full((3,), 2.0))
+    x, y = torch.ones(3), torch.zeros(3)
+    rows = [(x, x, [y]), (x, y, [x]), (x, y, [y, y]), (x, x, [x, x], x), (x, y, [x, y], x), (y, x, [y, x], x)]
+    for _ in range(3):
+        found = [op(*args) for args in rows]
+        for args, out in zip(rows, found, strict=True):
+            torch.testing.assert_close(out, args[0] + args[1] + sum(args[2]) + (args[3] if args[3:] else 0))
+    assert path.taken == [DISPATCHER] * 6 + [DIRECT] * 12
+    a, b = torch.ones(3), torch.zeros(3)
+    assert path.of(lambda: op(a, a, [b])) == [DIRECT]
+    assert path.of(lambda: op(a, b, [torch.zeros(3)])) == [DISPATCHER]
+
+
+def test_the_same_tensor_twice_with_a_gradient():
+    @ow.custom_op(torch_operators.name_of("product"), mutates_args=())
+    def op(x: Tensor, y: Tensor) -> Tensor:
+        return x * y
+
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @op.register_autograd(setup_context=setup_context)
+    def _(ctx, grad):
+        x, y = ctx.saved_tensors
+        return grad * y, grad * x
+
+    for _ in range(4):
+        x = torch.full((3,), 5.0, requires_grad=True)
+        op(x, x).sum().backward()
+        assert x.grad.tolist() == [10.0] * 3
 
 
 class Logging(Tensor):
@@ -215,7 +238,7 @@ class Colour(enum.Enum):
 def test_scalars_are_coerced_on_the_direct_call_as_before_the_dispatcher():
     seen = []
 
-    def scaled(  # noqa: PLR0917  (one of every kind)
+    def scaled(
         x: Tensor,
         k: float,
         n: int,

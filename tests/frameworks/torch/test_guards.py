@@ -112,6 +112,17 @@ def test_a_guard_takes_like_tensors_of_any_size_and_stride():
     assert not check(torch.ones(7), None)
 
 
+def test_a_guard_of_one_tensor_for_two_takes_that_only():
+    x, y = torch.ones(2), torch.ones(2)
+    check = guards.make_check([x, y, x])
+    assert check(x, y, x)
+    assert check(y, x, y)
+    assert not check(x, y, y)
+    assert not check(x, x, x)
+    assert not check(x, torch.ones(2), torch.ones(2))
+    assert not guards.make_check([x, y, torch.ones(2)])(x, y, x)
+
+
 class Always:
     """A guard that takes everything."""
 

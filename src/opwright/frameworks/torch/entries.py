@@ -1,7 +1,7 @@
 """The guards that an overload has collected, and what a call that one of them takes runs.
 
-* A call leaves a guard behind only where all its tensors are plain, distinct and on one device, and the
-  thread is in a state that is known.
+* A call leaves a guard behind only where all its tensors are plain and on one device, the thread is in a
+  state that is known, and nothing that it mutates is passed twice.
 * There are few: newest first, one list for each pattern of list lengths and missing tensors.
 """
 
@@ -103,7 +103,8 @@ class Entries:
 
     def _may_add(self, tensors: list[Any], pattern: Any) -> bool:
         """Return whether a guard of these tensors, made now, takes like calls only."""
-        if not tensors or len({id(tensor) for tensor in tensors}) < len(tensors):
+        mutated = bool(self._record.schema.mutated)
+        if not tensors or (mutated and len({id(tensor) for tensor in tensors}) < len(tensors)):
             return False
         known = self.found.get(pattern)
         if len(known) >= MOST_ENTRIES if known else len(self.found) >= MOST_PATTERNS:
@@ -111,7 +112,7 @@ class Entries:
             if self._misses % ADDED_WHEN_FULL:
                 return False
         device = tensors[0].device
-        written = self._record.schema.mutated and not torch.is_inference_mode_enabled()
+        written = mutated and not torch.is_inference_mode_enabled()
         return (
             guards.thread_is_known(autocast=self._autocast)
             and all(guards.is_plain(tensor) and tensor.device == device for tensor in tensors)

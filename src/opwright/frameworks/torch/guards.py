@@ -5,7 +5,7 @@
 * It takes the thread's keys as they are when the guard is made, so a guard is made only in states that
   are known to be harmless: the plain one, inference mode, and autocast where the operator has no rule.
 * It aborts the process on a strided nested tensor, batched ones included: callers test for these first.
-* The same tensor twice never matches.
+* It takes no tensor for two: which arguments are the same object is compared apart.
 * ``UNAVAILABLE`` says why this torch has no direct call, or is None: a missing or wrong guard is found by
   a test when this module is imported.
 """
@@ -71,9 +71,27 @@ def _probe() -> Probes:
 
 def make_check(tensors: Sequence[Tensor]) -> Check:
     """Return the guard of these tensors in the present state of the thread; sizes and strides are free."""
+    first = {id(tensor): position for position, tensor in reversed(list(enumerate(tensors)))}
+    if len(first) < len(tensors):
+        return _check_of_repeated(tensors, [first[id(tensor)] for tensor in tensors])
     free = [[None] * tensor.dim() for tensor in tensors]
     guards = PROBES.tensor_guards(*tensors, dynamic_dims_sizes=free, dynamic_dims_strides=free)
     return guards.check
+
+
+def _check_of_repeated(tensors: Sequence[Tensor], first: list[int]) -> Check:
+    """Return the guard of tensors of which some are the same object; ``first`` has where each comes first."""
+    distinct = sorted(set(first))
+    repeated = [(place, where) for place, where in enumerate(first) if place != where]
+    check = make_check([tensors[place] for place in distinct])
+
+    def check_repeated(*values: Any) -> Any:
+        for place, where in repeated:
+            if values[place] is not values[where]:
+                return False
+        return check(*[values[place] for place in distinct])
+
+    return check_repeated
 
 
 def thread_is_known(*, autocast: bool) -> bool:
@@ -155,8 +173,6 @@ def _self_test() -> str | None:
     for what, value in wrong.items():
         if check(value):
             return f"torch's tensor guards take {what} for a plain tensor"
-    if make_check([tensor, torch.zeros(2)])(tensor, tensor):
-        return "torch's tensor guards take one tensor for two"
     with torch.autocast("cpu", dtype=torch.bfloat16):
         if check(tensor):
             return "torch's tensor guards do not see autocast"
