@@ -36,7 +36,11 @@ def is_ref(value: Any) -> bool:
 def fill(schema: FunctionSchema, template: Template, arrays: Sequence[Any]) -> list[Any]:
     """Return every argument in schema order, arrays put in their places; lists are lists."""
     return [
-        _filled(entry, arrays) if argument.has_tensors else entry
+        _filled(entry, arrays)
+        if argument.has_tensors
+        else list(entry)  # a list of its own for whoever gets it
+        if entry.__class__ is list
+        else entry
         for argument, entry in zip(schema.arguments, template, strict=True)
     ]
 

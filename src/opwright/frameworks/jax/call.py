@@ -22,9 +22,10 @@ from opwright.frameworks.jax.arguments import (
     unflatten,
 )
 from opwright.frameworks.jax.avals import typed
+from opwright.frameworks.jax.bodies import compute, lean
 from opwright.frameworks.jax.callbacks import Compute, Plan, not_exportable
 from opwright.frameworks.jax.ffi import Target, installed, register, text, value_of
-from opwright.frameworks.jax.kernels import apply, compute, lean, state_of
+from opwright.frameworks.jax.kernels import apply, state_of
 from opwright.frameworks.jax.primitive import Computation, default_device_type
 from opwright.frameworks.jax.tracing import naming
 from opwright.keys import IMPLICIT

@@ -47,8 +47,9 @@ class Plan:
     impure
         Whether two equal calls may differ, so that none is merged or left out.
     lean
-        ``lean(plan, view)`` returns a body for XLA's buffers that is generated for this very call: inputs,
-        then outputs, each made a NumPy array by ``view``. None where there is only the general one.
+        ``lean(plan, view, mapped=None)`` returns a body for XLA's buffers that is generated for this very
+        call: inputs, then outputs, each made a NumPy array by ``view``; the kernel is called for each row of
+        the inputs that are ``mapped``. None where there is only the general body.
     """
 
     title: str
@@ -56,7 +57,7 @@ class Plan:
     compute: Compute
     source: str
     impure: bool = False
-    lean: Callable[[Plan, Callable[[Any], Any]], Callable[..., None]] | None = None
+    lean: Callable[..., Callable[..., None]] | None = None
 
     @property
     def inline(self) -> bool:

@@ -10,20 +10,15 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from opwright.entry import Names, compile_function, kernel_call
 from opwright.errors import OutputError, layout
 from opwright.frameworks.base import of_flavour
-from opwright.frameworks.jax import private
-from opwright.frameworks.jax.arguments import Template, fill, flatten_outputs, is_ref, paths, structure_of
-from opwright.frameworks.jax.callbacks import Compute, Plan, failure, require_released
-from opwright.frameworks.jax.callbacks import fill as write
+from opwright.frameworks.jax.arguments import Template, fill, flatten_outputs, is_ref, structure_of
 from opwright.outputs import CHECKED_CALLS, check_aliases, is_one, not_same, same_objects
 from opwright.rules.autograd import new_values, returned_mutations
 
@@ -72,16 +67,10 @@ def takes_out(kernel: Kernel, schema: FunctionSchema) -> bool:
     )
 
 
-def compute(record: OpOverload, kernel: Kernel, template: Template) -> Compute:
-    """Return the function from flat arrays, and outputs to write into, to flat outputs."""
-    run = apply(record, kernel, template)
-    return lambda arrays, outs: run(arrays, outs)[0]
-
-
 def apply(record: OpOverload, kernel: Kernel, template: Template) -> Apply:
     """Return the function that runs a kernel on flat arrays: flat outputs, and their structure."""
     schema = record.schema
-    static = _in_flavour(schema, template, kernel.flavour)
+    static = in_flavour(schema, template, kernel.flavour)
     count = len(schema.positional)
     keyword_only = [argument.name for argument in schema.keyword_only]
     leading = (None,) if kernel.with_keyset else ()
@@ -125,89 +114,7 @@ def check_aliasing(record: OpOverload, kernel: Kernel, values: Sequence[Any], re
     state_of(record).unchecked[0] -= 1
 
 
-def lean(record: OpOverload, kernel: Kernel, template: Template) -> Any:
-    """Return what generates the body of a NumPy kernel with one output for XLA's buffers; None for others."""
-    schema = record.schema
-    one = is_one(record) and str(schema.returns[0].type) == "Tensor"
-    if kernel.flavour != "numpy" or not one or schema.mutated or kernel.with_keyset:
-        return None
-
-    def generate(plan: Plan, view: Callable[[Any], Any]) -> Callable[..., None]:
-        return _body(record, kernel, template, plan, view)
-
-    return generate
-
-
-def _body(
-    record: OpOverload, kernel: Kernel, template: Template, plan: Plan, viewed: Callable[[Any], Any]
-) -> Callable[..., None]:
-    """Return the body for XLA's buffers, inputs and then the output, generated for one call."""
-    schema = record.schema
-    names = Names(schema)
-    add, prefix = names.add, names.prefix
-    view = add("view", viewed)
-    static = _in_flavour(schema, template, kernel.flavour)
-    count = len(paths(schema, template))
-    arrays = [f"{prefix}a{index}" for index in range(count)]
-    buffers = [f"{prefix}b{index}" for index in range(count)]
-    out, result, error = prefix + "out", prefix + "result", prefix + "error"
-
-    def passed(argument: Any, entry: Any) -> str:
-        if not argument.has_tensors:
-            return add("static_" + argument.name, entry)
-        if isinstance(entry, tuple):
-            return f"[{', '.join('None' if one is None else arrays[one] for one in entry)}]"
-        return "None" if entry is None else arrays[entry]
-
-    rename = {a.name: passed(a, entry) for a, entry in zip(schema.arguments, static, strict=True)}
-    into = ", out=" + out if takes_out(kernel, schema) else ""
-    lines = [f"{array} = {view}({buffer})" for array, buffer in zip(arrays, buffers, strict=True)]
-    lines += [f"{array}.setflags(write=False)" for array in arrays]
-    unchecked, check = add("unchecked", state_of(record).unchecked), add("check", _lean_check(record, kernel))
-    same = f"{result}.__class__ is {add('array', np.ndarray)} and {result}.dtype == {out}.dtype"
-    lines += [
-        f"{out} = {view}({prefix}b{count})",
-        f"{result} = {add('kernel', kernel.fn)}({kernel_call(schema, rename)}{into})",
-        f"if {unchecked}[0]: {check}({result}, {out}, {', '.join(rename.values())})",
-        f"if {result} is {out}: pass",
-        f"elif {same} and {result}.shape == {out}.shape: {out}[...] = {result}",
-        f"else: {add('fill', _fill_with(record, kernel, plan))}({out}, {result})",
-        f"{result} = None",
-    ]
-    body = ["try:", *(f"    {line}" for line in lines)]
-    body += [f"except {add('exception', BaseException)} as {error}:"]
-    body += [f"    raise {add('failure', failure)}({add('plan', plan)}, {error}) from None"]
-    references, held = add("references", sys.getrefcount), add("held", require_released)
-    for array in (*arrays, out) if private.COUNTS_TELL else ():
-        # The check takes the only reference: nobody else has one unless the kernel does.
-        test = f"{references}({array}) > {private.REFERENCES_TO_A_LOCAL}"
-        body += [
-            f"if {test}:",
-            f"    {prefix}own = [{array}]",
-            f"    {array} = None",
-            f"    {held}({prefix}plan, {prefix}own.pop())",
-        ]
-    title = f"{schema.qualname} in a program of jax"
-    parameters = ", ".join([*buffers, f"{prefix}b{count}"])
-    return compile_function(title, "body", parameters, body, names)
-
-
-def _lean_check(record: OpOverload, kernel: Kernel) -> Callable[..., None]:
-    def check(result: Any, out: Any, *values: Any) -> None:
-        if result is not out:
-            check_aliasing(record, kernel, values, result)
-
-    return check
-
-
-def _fill_with(record: OpOverload, kernel: Kernel, plan: Plan) -> Callable[[Any, Any], None]:
-    def fill_one(out: Any, result: Any) -> None:
-        write(plan, [out], flatten_outputs(record, result, kernel.flavour, kernel)[0])
-
-    return fill_one
-
-
-def _in_flavour(schema: FunctionSchema, template: Template, flavour: str) -> Template:
+def in_flavour(schema: FunctionSchema, template: Template, flavour: str) -> Template:
     """Return the template with dtypes and devices as the flavour's own objects."""
     if flavour in ("jax", "array_api"):
         return template

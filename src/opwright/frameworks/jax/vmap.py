@@ -177,8 +177,11 @@ class Loop(Computation):
 
     def plan(self, device_type: str) -> Plan:
         plan = self.inner.plan(device_type)
-        loop = self._vectorised(plan.compute) if plan.inline else self._one_by_one(plan)
-        return Plan(plan.title, plan.flavour, loop, plan.source, plan.impure)
+        if plan.inline:
+            return Plan(plan.title, plan.flavour, self._vectorised(plan.compute), plan.source, plan.impure)
+        inner = plan.lean
+        lean = None if inner is None else lambda whole, view: inner(whole, view, self.mapped)
+        return Plan(plan.title, plan.flavour, self._one_by_one(plan), plan.source, plan.impure, lean)
 
     def target(self) -> Target | None:
         inner = self.inner.target()

@@ -1,0 +1,207 @@
+"""Generated functions around a kernel: for flat arrays, and for XLA's own buffers.
+
+What the schema and the static arguments tell is in their source, so that a call does little beside the
+kernel's own work. Anything that is not plainly right goes to the general functions of ``kernels.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opwright.entry import Names, compile_function, kernel_call
+from opwright.frameworks.jax import private
+from opwright.frameworks.jax.arguments import flatten_outputs, paths
+from opwright.frameworks.jax.callbacks import failure, require_released
+from opwright.frameworks.jax.callbacks import fill as write
+from opwright.frameworks.jax.kernels import apply, check_aliasing, in_flavour, state_of, takes_out
+from opwright.outputs import is_one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from opwright.frameworks.jax.arguments import Template
+    from opwright.frameworks.jax.callbacks import Compute, Plan
+    from opwright.overload import Kernel, OpOverload
+
+
+def _is_plain(record: OpOverload, kernel: Kernel) -> bool:
+    """Return whether a kernel computes one array of NumPy and mutates nothing."""
+    schema = record.schema
+    one = is_one(record) and str(schema.returns[0].type) == "Tensor"
+    return kernel.flavour == "numpy" and one and not schema.mutated and not kernel.with_keyset
+
+
+class _Source:
+    """The names in a generated function: arrays, static arguments, and how the kernel is called."""
+
+    def __init__(self, record: OpOverload, kernel: Kernel, template: Template) -> None:
+        self.record = record
+        self.kernel = kernel
+        self.static = in_flavour(record.schema, template, kernel.flavour)
+        self.names = Names(record.schema)
+        self.prefix = self.names.prefix
+        self.count = len(paths(record.schema, template))
+        self.arrays = [f"{self.prefix}a{index}" for index in range(self.count)]
+        self.out, self.result = self.prefix + "out", self.prefix + "result"
+        self.names.add("kernel", kernel.fn)
+        self.names.add("unchecked", state_of(record).unchecked)
+
+    def passed(self, arrays: Sequence[str]) -> Mapping[str, str]:
+        """Return what is passed for each argument, where the arrays have these names."""
+
+        def one(argument: Any, entry: Any) -> str:
+            if not argument.has_tensors:
+                name = self.names.add("static_" + argument.name, entry)
+                return f"[*{name}]" if isinstance(entry, list) else name
+            if isinstance(entry, tuple):
+                return f"[{', '.join('None' if slot is None else arrays[slot] for slot in entry)}]"
+            return "None" if entry is None else arrays[entry]
+
+        pairs = zip(self.record.schema.arguments, self.static, strict=True)
+        return {argument.name: one(argument, entry) for argument, entry in pairs}
+
+    def call(self, passed: Mapping[str, str], out: str | None) -> str:
+        """Return the line that calls the kernel; it may write into ``out``."""
+        into = f", out={out}" if out is not None and takes_out(self.kernel, self.record.schema) else ""
+        return f"{self.result} = {self.prefix}kernel({kernel_call(self.record.schema, passed)}{into})"
+
+    def checked(self, passed: Mapping[str, str], out: str) -> str:
+        """Return the line that looks at the aliasing of the first outputs."""
+        check = self.names.add("check", _alias_check(self.record, self.kernel))
+        return f"if {self.prefix}unchecked[0]: {check}({self.result}, {out}, {', '.join(passed.values())})"
+
+
+def _alias_check(record: OpOverload, kernel: Kernel) -> Callable[..., None]:
+    def check(result: Any, out: Any, *values: Any) -> None:
+        if result is not out:
+            check_aliasing(record, kernel, values, result)
+
+    return check
+
+
+def compute(record: OpOverload, kernel: Kernel, template: Template) -> Compute:
+    """Return the function from flat arrays, and outputs to write into, to flat outputs."""
+    general = apply(record, kernel, template)
+    if not _is_plain(record, kernel):
+        return lambda arrays, outs: general(arrays, outs)[0]
+    source = _Source(record, kernel, template)
+    add, passed = source.names.add, source.passed(source.arrays)
+    add("general", general)
+    add("ndarray", np.ndarray)
+    unpack = f"{', '.join(source.arrays)}, = {source.prefix}arrays" if source.arrays else "pass"
+    arrays, outs = source.prefix + "arrays", source.prefix + "outs"
+    given = f"{outs}[0]" if takes_out(kernel, record.schema) else None
+    lines = [
+        f"if {outs} is not None and {given is not None} or {source.prefix}unchecked[0]:",
+        f"    return {source.prefix}general({arrays}, {outs})[0]",
+        unpack,
+        source.call(passed, None),
+        f"if {source.result}.__class__ is {source.prefix}ndarray: return [{source.result}]",
+        f"return {add('flatten', _flatten(record, kernel))}({source.result})",
+    ]
+    title = f"{record.qualname} for jax"
+    return compile_function(title, "compute", f"{arrays}, {outs}", lines, source.names)
+
+
+def _flatten(record: OpOverload, kernel: Kernel) -> Callable[[Any], list[Any]]:
+    return lambda result: flatten_outputs(record, result, kernel.flavour, kernel)[0]
+
+
+def lean(record: OpOverload, kernel: Kernel, template: Template) -> Any:
+    """Return what generates the body of a plain NumPy kernel for XLA's buffers; None for other kernels."""
+    if not _is_plain(record, kernel):
+        return None
+
+    def generate(
+        plan: Plan, view: Callable[[Any], Any], mapped: Sequence[bool] | None = None
+    ) -> Callable[..., None]:
+        source = _Source(record, kernel, template)
+        once = _once(source, plan) if mapped is None else _each(source, plan, mapped)
+        return _body(source, plan, view, once, looped=mapped is not None)
+
+    return generate
+
+
+def _once(source: _Source, plan: Plan) -> list[str]:
+    """Return the lines that call the kernel and put its result into the output."""
+    add, out, result = source.names.add, source.out, source.result
+    passed = source.passed(source.arrays)
+    same = f"{result}.__class__ is {add('ndarray', np.ndarray)} and {result}.dtype == {out}.dtype"
+    fill = add("fill", _fill(source.record, source.kernel, plan))
+    return [
+        source.call(passed, out),
+        source.checked(passed, out),
+        f"if {result} is {out}: pass",
+        f"elif {same} and {result}.shape == {out}.shape: {out}[...] = {result}",
+        f"else: {fill}({out}, {result})",
+        f"{result} = None",
+    ]
+
+
+def _each(source: _Source, plan: Plan, mapped: Sequence[bool]) -> list[str]:
+    """Return the lines that call the kernel for each row of the mapped arrays."""
+    prefix, add, result = source.prefix, source.names.add, source.result
+    rows, row = add("rows", _rows), [f"{prefix}r{index}" for index in range(source.count)]
+    on = [index for index, one in enumerate(mapped) if one]
+    passed = source.passed([row[i] if one else source.arrays[i] for i, one in enumerate(mapped)])
+    each, dtype, shape = prefix + "each", prefix + "dtype", prefix + "shape"
+    zipped = ", ".join(f"{rows}({array})" for array in (*[source.arrays[i] for i in on], source.out))
+    same = f"{result}.__class__ is {add('ndarray', np.ndarray)} and {result}.dtype == {dtype}"
+    fill = add("fill", _fill(source.record, source.kernel, plan))
+    unset = " = ".join([*[row[i] for i in on], each, result])
+    return [
+        f"{dtype} = {source.out}.dtype",
+        f"{shape} = {source.out}.shape[1:]",
+        f"for {', '.join(row[i] for i in on)}, {each} in {add('zip', zip)}({zipped}):",
+        f"    {source.call(passed, each)}",
+        f"    {source.checked(passed, each)}",
+        f"    if {result} is {each}: pass",
+        f"    elif {same} and {result}.shape == {shape}: {each}[...] = {result}",
+        f"    else: {fill}({each}, {result})",
+        f"{unset} = None",
+    ]
+
+
+def _rows(array: np.ndarray[Any, Any]) -> Any:
+    """Return the rows of an array as arrays; those of a 1-d array are 0-d."""
+    return array if array.ndim > 1 else [array[i, ...] for i in range(len(array))]
+
+
+def _body(
+    source: _Source, plan: Plan, viewed: Callable[[Any], Any], lines: list[str], *, looped: bool
+) -> Callable[..., None]:
+    """Return the body for XLA's buffers, inputs and then the output."""
+    add, prefix = source.names.add, source.prefix
+    view, error = add("view", viewed), prefix + "error"
+    buffers = [f"{prefix}b{index}" for index in range(source.count)]
+    opened = [f"{array} = {view}({buffer})" for array, buffer in zip(source.arrays, buffers, strict=True)]
+    opened += [f"{array}.setflags(write=False)" for array in source.arrays]
+    opened += [f"{source.out} = {view}({prefix}b{source.count})"]
+    body = ["try:", *(f"    {line}" for line in (*opened, *lines))]
+    body += [f"except {add('exception', BaseException)} as {error}:"]
+    body += [f"    raise {add('failure', failure)}({add('plan', plan)}, {error}) from None"]
+    references, held = add("references", sys.getrefcount), add("held", require_released)
+    for array in (*source.arrays, source.out) if private.COUNTS_TELL else ():
+        # The check takes the only reference: nobody else has one unless the kernel does.
+        body += [
+            f"if {references}({array}) > {private.REFERENCES_TO_A_LOCAL}:",
+            f"    {prefix}own = [{array}]",
+            f"    {array} = None",
+            f"    {held}({prefix}plan, {prefix}own.pop())",
+        ]
+    title = f"{source.record.qualname} in a program of jax{', looped' if looped else ''}"
+    parameters = ", ".join([*buffers, f"{prefix}b{source.count}"])
+    return compile_function(title, "body", parameters, body, source.names)
+
+
+def _fill(record: OpOverload, kernel: Kernel, plan: Plan) -> Callable[[Any, Any], None]:
+    def fill(out: Any, result: Any) -> None:
+        if isinstance(result, np.generic) and result.dtype == out.dtype and not out.shape:
+            out[...] = result
+        else:
+            write(plan, [out], flatten_outputs(record, result, kernel.flavour, kernel)[0])
+
+    return fill
