@@ -14,6 +14,7 @@ from opwright.frameworks.torch.bodies import meets_no_gradient
 
 WEIGHT = torch.ones(3, requires_grad=True)
 FACTOR = 2.0
+LATER = None
 fetch = {"weight": WEIGHT}.get
 
 
@@ -29,12 +30,13 @@ HARMLESS = [
     lambda x: torch.stack([one * 2 for one in x]),
     lambda x: x if isinstance(x, Tensor) else torch.zeros(len(x)),
     lambda x: torch.zeros(3, dtype=torch.float64) + sum(x),
+    lambda x: x * FACTOR,
     torch.sin,
     math.sin,
 ]
 DOUBTFUL = [
     lambda x: x * WEIGHT,
-    lambda x: x * FACTOR,
+    lambda x: x if LATER is None else x * LATER,
     lambda x: helper(x) + 1,
     lambda x: x * fetch("weight"),
     fetch,

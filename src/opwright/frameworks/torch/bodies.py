@@ -70,8 +70,8 @@ def _says_gradient(constant: Any) -> bool:
 
 def _is_harmless(value: Any) -> bool:
     """Return whether a global is a module or function that holds no tensor and turns no gradient on."""
-    if value is None or type(value) in (bool, int, float, str):
-        return True
+    if type(value) in (bool, int, float, str):
+        return True  # unlike None, which may stand for what is still to be loaded
     if type(value).__module__.partition(".")[0] == "triton":
         return True  # a Triton kernel, or a type of its language: it records nothing
     if isinstance(value, ModuleType):
