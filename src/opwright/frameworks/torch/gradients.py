@@ -81,7 +81,8 @@ def _several(call: Call, rule: AutogradRule, argument: Argument, entry: Any, at:
     count = 1 if length is None else length
     if entry is None:
         return [None] * count
-    if length is None or not isinstance(entry, list | tuple) or len(entry) != length:
+    # Not list | tuple: compiled autograd of torch 2.9 traces this, and knows no unions.
+    if length is None or not isinstance(entry, (list, tuple)) or len(entry) != length:
         expected = "None, as the argument was None" if length is None else f"a list of {length} gradients"
         raise GradientError(
             layout(
