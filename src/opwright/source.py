@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 GENERATED = "<opwright "
@@ -56,12 +56,17 @@ def file_of(source: str) -> str:
     return path
 
 
+def is_own(frame: FrameType) -> bool:
+    """Return whether a frame is of this package, or of a function that it generated."""
+    return frame.f_code.co_filename.startswith((_PACKAGE, GENERATED))
+
+
 def caller() -> tuple[str, int]:
     """Return ``file:line`` of the first frame outside this package, and its depth for ``warnings.warn``.
 
     The depth counts from the function that calls ``caller``, as ``stacklevel`` does.
     """
     frame, depth = sys._getframe(1), 1  # noqa: SLF001  (the documented way to a frame)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, GENERATED)):
+    while frame.f_back is not None and is_own(frame):
         frame, depth = frame.f_back, depth + 1
     return f"{frame.f_code.co_filename}:{frame.f_lineno}", depth

@@ -1,4 +1,4 @@
-"""What tests of operators use: registered samples, and what a fake returns."""
+"""What tests of operators use: registered samples, what a fake returns, drawn arguments, recorded calls."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 from opwright.calls import split
 from opwright.checks.runner import samples_of
 from opwright.fakes import FakeArray
+from opwright.recording import Recording, recording
+from opwright.strategies import arrays_of, search, strategy
 from opwright.targets import require
 from opwright.transforms import run_fake
 
 TYPE_CHECKING = False
 
-__all__ = ["fake", "samples"]
+__all__ = ["Recording", "arrays_of", "fake", "recording", "samples", "search", "strategy"]
 
 
 def samples(op: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:

@@ -150,7 +150,7 @@ def check(
     if level not in LEVELS:
         raise ArgumentValueError(layout(f"unknown level {level!r}", expected=", ".join(LEVELS)))
     used = _frameworks(record, frameworks)
-    laws = [law for law in _known_laws() if law == "call" or any(law in group for group in names.values())]
+    laws = _of_names(names)
     outcomes: list[Outcome] = []
     for one in used:
         outcomes += _in_framework(record, one, given, laws, level=level, atol=atol, rtol=rtol)
@@ -175,6 +175,15 @@ def load_law(name: str) -> Check:
 def explanations() -> dict[str, str]:
     """Return one paragraph for each id of a finding."""
     return {key: text for name in _known_laws() for key, text in load_law(name).explanations.items()}
+
+
+def laws_of(test_utils: str | Iterable[str] | None) -> list[str]:
+    """Return the laws that names stand for, in the order in which they are looked at; None stands for all."""
+    return _of_names(_names(test_utils))
+
+
+def _of_names(names: Mapping[str, tuple[str, ...]]) -> list[str]:
+    return [law for law in _known_laws() if law == "call" or any(law in group for group in names.values())]
 
 
 def _known_laws() -> list[str]:
