@@ -147,21 +147,27 @@ def _each(source: _Source, plan: Plan, mapped: Sequence[bool]) -> list[str]:
     rows, row = add("rows", _rows), [f"{prefix}r{index}" for index in range(source.count)]
     on = [index for index, one in enumerate(mapped) if one]
     passed = source.passed([row[i] if one else source.arrays[i] for i, one in enumerate(mapped)])
-    each, dtype, shape = prefix + "each", prefix + "dtype", prefix + "shape"
-    zipped = ", ".join(f"{rows}({array})" for array in (*[source.arrays[i] for i in on], source.out))
+    each, index, dtype, shape = prefix + "each", prefix + "i", prefix + "dtype", prefix + "shape"
+    zipped = ", ".join(f"{rows}({source.arrays[i]})" for i in on)
+    into = takes_out(source.kernel, source.record.schema)
     same = f"{result}.__class__ is {add('ndarray', np.ndarray)} and {result}.dtype == {dtype}"
     fill = add("fill", _fill(source.record, source.kernel, plan))
-    unset = " = ".join([*[row[i] for i in on], each, result])
+    numbered = f"{add('numbered', enumerate)}({add('zip', zip)}({zipped}))"
+    # The general way looks at the aliasing of outputs in the first calls.
+    general = add("general", lambda arrays, out: write(plan, [out], plan.compute(arrays, [out])))
     return [
-        f"{dtype} = {source.out}.dtype",
-        f"{shape} = {source.out}.shape[1:]",
-        f"for {', '.join(row[i] for i in on)}, {each} in {add('zip', zip)}({zipped}):",
-        f"    {source.call(passed, each)}",
-        f"    {source.checked(passed, each)}",
-        f"    if {result} is {each}: pass",
-        f"    elif {same} and {result}.shape == {shape}: {each}[...] = {result}",
-        f"    else: {fill}({each}, {result})",
-        f"{unset} = None",
+        f"if {prefix}unchecked[0]: {general}([{', '.join(source.arrays)}], {source.out})",
+        "else:",
+        f"    {dtype} = {source.out}.dtype",
+        f"    {shape} = {source.out}.shape[1:]",
+        f"    {each} = None",
+        f"    for {index}, ({', '.join(row[i] for i in on)},) in {numbered}:",
+        *([f"        {each} = {source.out}[{index}, ...]"] if into else []),
+        f"        {source.call(passed, each)}",
+        *([f"        if {result} is {each}: continue"] if into else []),
+        f"        if {same} and {result}.shape == {shape}: {source.out}[{index}] = {result}",
+        f"        else: {fill}({source.out}[{index}, ...], {result})",
+        f"    {' = '.join([*[row[i] for i in on], each, result])} = None",
     ]
 
 

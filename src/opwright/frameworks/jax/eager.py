@@ -7,6 +7,7 @@ Anything else goes the general way.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 from opwright.entry import Names, compile_function, flat_names, kernel_call
 from opwright.frameworks.base import of_flavour
 from opwright.frameworks.jax import private
-from opwright.frameworks.jax.execute import adopt, hand_over
+from opwright.frameworks.jax.execute import adopt, aval_of
 from opwright.frameworks.jax.kernels import device_name, state_of
 from opwright.modes import ACTIVE
 from opwright.outputs import bad_output, is_one
@@ -44,7 +45,7 @@ def direct(
     if private.trace_state_clean is None or kernel.with_keyset:
         return general
     traced = kernel.flavour in ("jax", "array_api")
-    if not traced and (kernel.flavour != "numpy" or device_type != "cpu" or private.device_put() is None):
+    if not traced and (kernel.flavour != "numpy" or device_type != "cpu"):
         return general
     return _generated(record, kernel, convert, general, traced=traced)
 
@@ -83,10 +84,29 @@ def _generated(
     else:
         # The general way looks at the aliasing of outputs in the first calls.
         body.insert(0, f"if {add('unchecked', state_of(record).unchecked)}[0]: {leave}")
-        take = add("take", _taker(record, kernel) if is_one(record) else _several(record, kernel))
-        body.append(f"return {take}({call}, {prefix}sharding, {prefix}device, {prefix}committed)")
+        body += [f"{out} = {call}", *_hand_over_lines(record, kernel, names, out)]
         title = f"{schema.qualname} on jax"
     return compile_function(title, "call", flat, body, names)
+
+
+def _hand_over_lines(record: OpOverload, kernel: Kernel, names: Names, out: str) -> list[str]:
+    """Return the lines that return a NumPy result as an array of JAX, at once where nobody else holds it."""
+    add, prefix = names.add, names.prefix
+    where = f"{prefix}sharding, {prefix}device, {prefix}committed"
+    take = add("take", _taker(record, kernel) if is_one(record) else _several(record, kernel))
+    put = private.device_put()
+    lines = []
+    if is_one(record) and put is not None and private.COUNTS_TELL:
+        refs, aval = add("references", sys.getrefcount), add("aval", aval_of)
+        tests = [
+            f"{out}.__class__ is {add('ndarray', np.ndarray)}",
+            f"{out}.dtype in {add('narrow', _NARROW)}",
+            f"{out}.flags.owndata",
+            f"{refs}({out}) <= {private.REFERENCES_TO_A_LOCAL}",
+        ]
+        made = f"{aval}({out}.shape, {out}.dtype), {prefix}sharding, {out}, {prefix}device, {prefix}committed"
+        lines = [f"if {' and '.join(tests)}: return {add('put', put)}({made})"]
+    return [*lines, f"return {take}({out}, {where})"]
 
 
 def _guard_lines(names: Names, arrays: list[str], leave: str) -> list[str]:
@@ -95,13 +115,14 @@ def _guard_lines(names: Names, arrays: list[str], leave: str) -> list[str]:
     config, single = add("config", jax.config), add("single", jax.sharding.SingleDeviceSharding)
     sharding, device, committed = prefix + "sharding", prefix + "device", prefix + "committed"
     of = add("device_of", private.device_of)
+    usual = jax.local_devices(backend="cpu")[0]
     lines = [
         f"if {config}.jax_default_device is not None: {leave}",
         f"if {config}.jax_debug_nans or {config}.jax_debug_infs: {leave}",
         f"{sharding} = {arrays[0]}.sharding",
         f"if {sharding}.__class__ is not {single}: {leave}",
         f"{device} = {of}({sharding})",
-        f"if {device}.platform != 'cpu': {leave}",
+        f"if {device} is not {add('usual', usual)} and {device}.platform != 'cpu': {leave}",
         f"{committed} = {arrays[0]}.committed",
     ]
     for name in arrays[1:]:
@@ -172,14 +193,11 @@ _NARROW = frozenset(
 
 def _taker(record: OpOverload, kernel: Kernel) -> Callable[..., Any]:
     """Return what makes a JAX array of the one output of a NumPy kernel."""
-    narrow, is_sole = _NARROW, private.is_sole
 
-    def take(out: Any, sharding: Any, device: Any, committed: bool) -> Any:
-        if out.__class__ is np.ndarray and out.dtype in narrow and out.flags.owndata and is_sole(out, 1):
-            return hand_over(out, device, committed, sharding)
+    def take(out: Any, _sharding: Any, device: Any, committed: bool) -> Any:
         if not isinstance(out, np.ndarray | np.generic):
             raise bad_output(record, kernel, "an array of numpy as output 0", out)
-        return adopt(out, device, committed, 1)
+        return adopt(out, device, committed, 2)
 
     return take
 

@@ -20,7 +20,7 @@ from opwright.frameworks.jax.callbacks import Plan, carrier, on_numpy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_aval = lru_cache(4096)(jax.core.ShapedArray)
+aval_of = lru_cache(4096)(jax.core.ShapedArray)
 
 
 def concrete(arrays: Sequence[Any]) -> list[Any]:
@@ -83,9 +83,11 @@ def hand_over(array: np.ndarray[Any, Any], device: Any, committed: bool, shardin
     put = private.device_put()
     if put is not None:
         where = sharding or jax.sharding.SingleDeviceSharding(device)
-        return put(_aval(array.shape, array.dtype), where, array, device, committed)
+        return put(aval_of(array.shape, array.dtype), where, array, device, committed)
     if committed:
         return jax.device_put(array, device)
+    if jax.config.jax_default_device is None and device == jax.local_devices()[0]:
+        return jax.numpy.asarray(array)
     with jax.default_device(device):
         return jax.numpy.asarray(array)
 
