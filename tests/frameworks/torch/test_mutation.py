@@ -92,7 +92,7 @@ def test_a_leaf_that_requires_grad_is_not_touched(route):
         with pytest.raises(GradientError) as error:
             route(multiply)(given, A[: len(given)])
         assert str(error.value) == (
-            f"{NS}::multiply: argument x is {what} that requires grad and is being used in an in-place operation\n"
+            f"{NS}::multiply, argument x: {what} that requires grad is being used in an in-place operation\n"
             "  expected: a tensor without grad, or one computed from others\n"
             "  to fix: pass x.clone(), or call it under torch.no_grad()"
         )

@@ -282,7 +282,7 @@ def refuse_leaves(state: Lowered, flat: Sequence[Any]) -> None:
                 what = "a leaf Variable" if tensor.is_leaf else "a view of a leaf Variable"
                 raise GradientError(
                     layout(
-                        f"{state.record.qualname}: argument {argument} is {what} that requires grad and "
+                        f"{state.record.qualname}, argument {argument}: {what} that requires grad "
                         "is being used in an in-place operation",
                         expected="a tensor without grad, or one computed from others",
                         fix=f"pass {argument}.clone(), or call it under torch.no_grad()",
