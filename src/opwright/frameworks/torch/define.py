@@ -27,6 +27,7 @@ from opwright.frameworks.torch import (
     mutation,
     opaque,
     private,
+    returned,
     torch_dispatch,
     triton,
     vmap,
@@ -95,6 +96,7 @@ def sync(state: Lowered, item: Any = None) -> None:
     """
     state.cache.clear()
     sync_opaque(state)
+    returned.sync(state, attach)
     if DEFAULT in state.installed and isinstance(item, Rule) and item.kind in _READ_WHEN_CALLED:
         return
     wanted = _wanted(state)
@@ -158,8 +160,11 @@ def _wanted(state: Lowered) -> dict[Any, Callable[[], Library]]:
     for rule in record.rules_of("torch_dispatch"):
         cls: Any = rule.slot
         wanted[cls] = partial(torch_dispatch.install, state, cls)
+    mode = private.functional_mode()
+    if state.stand_in is not None and mode not in wanted:
+        wanted["returned"] = partial(returned.install, state, state.stand_in)
     body = record.rule("decomposition")
-    if isinstance(body, DecompositionRule) and private.functional_mode() not in wanted:
+    if isinstance(body, DecompositionRule) and mode not in wanted:
         wanted["decomposition", body] = lambda: triton.install(state, body)
     return foreign_keys.with_authors(state, wanted)
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 OPAQUE = "opwright_backward_of_"
 """How the names of operators that run another's backward begin."""
 
+MUTATE = "opwright_mutate_of_"
+"""How the names of operators begin that mutate as another does and do not return it."""
+
 
 class Lowered:
     """One overload of ours in torch's dispatcher.
@@ -31,7 +34,8 @@ class Lowered:
     for each argument (None where there is none). ``cache`` holds what kernels derive from the record's
     present kernels and rules; a change empties it. ``opaque`` has the rules whose bodies run as operators of
     their own (``inner``), each with what stands in for it; ``backward_of`` is the rule that such an
-    operator runs. ``bundle`` is the library that is being filled. ``runs`` counts those of an operator
+    operator runs. ``stand_in`` mutates as this one does and does not return it. ``bundle`` is the
+    library that is being filled. ``runs`` counts those of an operator
     that mutates; ``warned`` says whether the loop of vmap was warned of, ``dual`` whether a level of
     forward mode was seen that compiled code had entered.
     """
@@ -56,6 +60,7 @@ class Lowered:
         "record",
         "runs",
         "slow",
+        "stand_in",
         "tensors",
         "total",
         "warned",
@@ -82,6 +87,7 @@ class Lowered:
         self.fast: Any = None
         self.slow: Callable[..., Any] | None = None
         self.warned = False
+        self.stand_in: Lowered | None = None
         self.runs = 0
         self.dual = False
         self.backward_of: Rule | None = None
