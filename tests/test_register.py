@@ -40,6 +40,7 @@ KINDS = {
     "register_vmap": ((), lambda info, in_dims, x, k, *, n: (x, 0), {}, "vmap"),
     "register_torch_dispatch": ((int,), lambda mode, func, types, args, kwargs: None, {}, "torch_dispatch"),
     "register_samples": ((), list, {}, "samples"),
+    "register_reference": ((), kernel, {}, "reference"),
 }
 
 
@@ -77,7 +78,9 @@ def test_flavours_are_given_or_read(op, name):
     before, fn, kwargs, kind = KINDS[name]
     register = getattr(ow, name)
     register(op, *before, fn, **kwargs)
-    assert _made(op, kind)[0].flavour == ("numpy" if name == "register_kernel" else "array_api")
+    assert _made(op, kind)[0].flavour == (
+        "numpy" if name in ("register_kernel", "register_reference") else "array_api"
+    )
     register(op, *before, fn, flavour="numpy", **kwargs)
     assert _made(op, kind)[-1].flavour == "numpy"
     with pytest.raises(RegistrationValueError, match="'nonsense' is not a flavour"):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from opwright.packets import OperatorPacket as OperatorPacket
     from opwright.packets import ops as ops
     from opwright.register import impl_abstract as impl_abstract
+    from opwright.references import register_reference as register_reference
     from opwright.register import register_autocast as register_autocast
     from opwright.register import register_autograd as register_autograd
     from opwright.register import register_fake as register_fake
@@ -83,6 +84,7 @@ _HOMES = {
     "register_fake": "register",
     "register_jvp": "register",
     "register_kernel": "register",
+    "register_reference": "references",
     "register_samples": "register",
     "register_torch_dispatch": "register",
     "register_vmap": "register",

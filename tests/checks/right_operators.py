@@ -41,6 +41,12 @@ def like_first(x, *rest):
     return ow.empty_like(x)
 
 
+def need(fits):
+    """Raise in a fake for what the kernel rejects."""
+    if not fits:
+        raise ValueError("the arguments do not fit each other")
+
+
 def in_front(x, dim):
     return x if dim is None else ow.array_namespace(x).moveaxis(x, dim, 0)
 
@@ -154,6 +160,8 @@ def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) ->
 
 @linear.register_fake
 def _(x, weight, bias=None):
+    need(weight.ndim == 2 and x.shape[-1] == weight.shape[1])
+    need(bias is None or (bias.ndim == 1 and bias.shape[0] == weight.shape[0]))
     return x.new_empty((x.shape[0], weight.shape[0]))
 
 
@@ -192,6 +200,7 @@ def solve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @solve.register_fake
 def _(a, b):
+    need(a.ndim == 2 and a.shape[0] == a.shape[1] and b.ndim == 2 and b.shape[0] == a.shape[0])
     return ow.empty_like(b)
 
 
@@ -213,6 +222,7 @@ def logdet(a: np.ndarray) -> np.ndarray:
 
 @logdet.register_fake
 def _(a):
+    need(a.ndim == 2 and a.shape[0] == a.shape[1])
     return a.new_empty(())
 
 
@@ -352,6 +362,7 @@ def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @moments.register_fake
 def _(x):
+    need(x.ndim > 0)
     one = (*x.shape[:-1], 1)
     return x.new_empty(one), x.new_empty(one), ow.empty_like(x)
 
@@ -394,6 +405,8 @@ def cat(xs: list[np.ndarray], axis: int = 0) -> np.ndarray:
 @cat.register_fake
 def _(xs, axis=0):
     shape = list(xs[0].shape)
+    for x in xs:
+        need(x.ndim == len(shape) and all(n == x.shape[i] for i, n in enumerate(shape) if i != axis))
     shape[axis] = sum(x.shape[axis] for x in xs)
     return xs[0].new_empty(shape)
 
@@ -460,7 +473,10 @@ def bincount(x: np.ndarray, length: int) -> np.ndarray:
     return np.bincount(x, minlength=length)[:length]
 
 
-bincount.register_fake(lambda x, length: x.new_empty((length,)))
+@bincount.register_fake
+def _(x, length):
+    need(x.ndim == 1)
+    return x.new_empty((length,))
 
 
 @right(samples=lambda: [(normal,)])
@@ -510,7 +526,10 @@ def scaled_into(x, k, out):
     return out
 
 
-scaled_into.register_fake(lambda x, k, out: out)
+@scaled_into.register_fake
+def _(x, k, out):
+    need(out.dtype == x.dtype and ow.broadcast_shapes(x.shape, out.shape) == out.shape)
+    return out
 
 
 @right(samples=lambda: [(normal, normal)], mutates_args=("total", "count"))
@@ -521,7 +540,10 @@ def accumulate(x: np.ndarray, total: np.ndarray, count: np.ndarray | None = None
     return total.sum(axis=-1)
 
 
-accumulate.register_fake(lambda x, total, count=None: x.new_empty(x.shape[:-1]))
+@accumulate.register_fake
+def _(x, total, count=None):
+    need(total.dtype == x.dtype and ow.broadcast_shapes(x.shape, total.shape) == total.shape)
+    return x.new_empty(total.shape[:-1])
 
 
 @right(samples=lambda: [((normal,), {"weight": normal + 1})])
@@ -629,6 +651,7 @@ def convolve(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
 
 @convolve.register_fake
 def _(x, kernel):
+    need(x.ndim == kernel.ndim == 1)
     if x.shape[0] == 0 or kernel.shape[0] == 0:
         raise ValueError("nothing to convolve")
     return x.new_empty((x.shape[0] + kernel.shape[0] - 1,))
@@ -650,7 +673,10 @@ def searchsorted(x: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.searchsorted(x, values)
 
 
-searchsorted.register_fake(lambda x, values: ow.empty_like(values, dtype="int64"))
+@searchsorted.register_fake
+def _(x, values):
+    need(x.ndim == 1)
+    return ow.empty_like(values, dtype="int64")
 
 
 @right(samples=lambda: [(normal,), (normal[:1],)], flavour="array_api")

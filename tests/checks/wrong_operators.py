@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import time
 from dataclasses import dataclass, field
@@ -36,8 +37,9 @@ def wrong(ids, words, *args, mutates_args=(), rules=(), level="default", **optio
 
     def define(fn):
         operator = ow.custom_op(f"wrong::{fn.__name__}", fn, mutates_args=mutates_args, **options)
-        for kind, rule, *more in rules:
-            getattr(operator, f"register_{kind}")(rule, **(more[0] if more else {}))
+        for kind, *rule in rules:
+            more = rule.pop() if isinstance(rule[-1], dict) else {}
+            getattr(operator, f"register_{kind}")(*rule, **more)
         WRONG.append(Wrong(fn.__name__, operator, args, set(ids.split()), words, level))
         return operator
 
@@ -590,6 +592,106 @@ def _squeezing(info, in_dims, x):
 _batched("batch_of_one", "OW501", "where the batch has one element", _squeezing, _cumulate(), normal)
 
 
+# ------------------------------------------------------------------------------------------------ autocast
+
+
+@wrong(
+    "OW601", "the operator raises under autocast, which casts to float16", np.eye(3) + 0.1,
+    rules=[("fake", like), ("autocast", "cpu", "float16")],
+)  # fmt: skip
+def no_half(x: np.ndarray) -> np.ndarray:
+    return np.linalg.inv(x)
+
+
+@wrong(
+    "OW602", "the output under autocast is far from float32's", normal,
+    rules=[("fake", like), ("autocast", "cpu", "float16")],
+)  # fmt: skip
+def overflows_in_half(x: np.ndarray) -> np.ndarray:
+    scaled = x * x.dtype.type(300)
+    return scaled * scaled
+
+
+def _never_half(x):
+    return ow.empty_like(x, dtype="float64" if x.dtype == "float64" else "float32")
+
+
+@wrong(
+    "OW603", "fake and kernel disagree on the dtype of the output for inputs of autocast's float16", normal,
+    rules=[("fake", _never_half), ("autocast", "cpu", "float16")],
+)  # fmt: skip
+def half_forgotten_in_the_fake(x: np.ndarray) -> np.ndarray:
+    return x * x.dtype.type(2)
+
+
+def _inverts(ctx, grad):
+    return grad * np.linalg.inv(np.eye(1, dtype=grad.dtype))[0, 0]
+
+
+@wrong(
+    "OW604", "the gradient raises under autocast, which casts to float16", normal,
+    rules=[("fake", like), autograd(_inverts), ("autocast", "cpu", "float16")],
+)  # fmt: skip
+def no_half_in_the_backward(x: np.ndarray) -> np.ndarray:
+    return x.copy()
+
+
+def _large_and_back(ctx, grad):
+    return grad * grad.dtype.type(300) * grad.dtype.type(300) / grad.dtype.type(300) / grad.dtype.type(300)
+
+
+@wrong(
+    "OW604", "the gradient for x under autocast is far from float32's", normal,
+    rules=[("fake", like), autograd(_large_and_back), ("autocast", "cpu", "float16")],
+)  # fmt: skip
+def gradient_overflows_in_half(x: np.ndarray) -> np.ndarray:
+    return x.copy()
+
+
+# --------------------------------------------------------------------------------------- functionalization
+
+
+@wrong("OW701", "the new value of x differs where x is transposed", normal, mutates_args=("x",))
+def writes_to_a_copy(x: np.ndarray) -> None:
+    dense = np.ascontiguousarray(x)
+    dense *= 2
+
+
+@wrong("OW701", "the new value of x differs where x is transposed", normal, mutates_args=("x",))
+def flattens_what_it_writes(x: np.ndarray) -> None:
+    x.reshape(-1)[:] = 0
+
+
+@wrong("OW702", "the kernel raises where x is transposed", normal, mutates_args=("x",))
+def writes_to_contiguous_only(x: np.ndarray) -> None:
+    if not x.flags.c_contiguous:
+        raise ValueError("not contiguous")
+    x *= 2
+
+
+@wrong("OW703", "the kernel writes beside x where that is sliced", normal, mutates_args=("x",))
+def clears_the_gaps(x: np.ndarray) -> None:
+    x *= 2
+    if x.ndim and x.strides[-1] == 2 * x.itemsize:
+        ctypes.memset(x.ctypes.data + x.itemsize, 0, x.itemsize)
+
+
+@wrong("OW704", "the new value of x differs where x, y are views of one array", normal, normal,
+       mutates_args=("x",))  # fmt: skip
+def scales_the_base(x: np.ndarray, y: np.ndarray) -> None:
+    whole = x.base is not None and x.base.dtype == x.dtype and x.base.ndim == 1
+    target = x.base if whole else x
+    target *= 2
+    x += y
+
+
+@wrong("OW704", "the kernel raises where x, y are views of one array", normal, normal, mutates_args=("x",))
+def refuses_views(x: np.ndarray, y: np.ndarray) -> None:
+    if x.base is not None and x.base is y.base:
+        raise ValueError("views of one array")
+    x += y
+
+
 # -------------------------------------------------------------------------------------------------- layout
 
 
@@ -694,3 +796,53 @@ class Differentiable(np.ndarray):
 @wrong("OW305", "argument x requires a gradient", vector.view(Differentiable), rules=[("fake", like)])
 def not_differentiable_yet(x: np.ndarray) -> np.ndarray:
     return x * 2
+
+
+# ----------------------------------------------------------------------------------------------- agreement
+
+
+def _thrice(x: np.ndarray) -> np.ndarray:
+    return x * 3
+
+
+def _raises(x: np.ndarray) -> np.ndarray:
+    raise ValueError("no luck")
+
+
+@wrong("OW1101", "the output of the kernel for any device (numpy) differs", normal,
+       rules=[("fake", like), ("kernel", "cpu", _thrice)])  # fmt: skip
+def twice_for_other_devices(x: np.ndarray) -> np.ndarray:
+    return x * 2
+
+
+@wrong("OW1101", "the kernel for any device (numpy) raises", normal,
+       rules=[("fake", like), ("kernel", "cpu", _thrice)])  # fmt: skip
+def raises_for_other_devices(x: np.ndarray) -> np.ndarray:
+    raise ValueError("no luck")
+
+
+@wrong(
+    "OW1102", "the output differs from the reference", normal, rules=[("fake", like), ("reference", _thrice)]
+)
+def other_than_its_reference(x: np.ndarray) -> np.ndarray:
+    return x * 2
+
+
+@wrong("OW1102", "the output differs from the reference", np.round(normal), False,
+       rules=[("fake", like), ("reference", lambda x, flag: x * (3 if flag else 2))])  # fmt: skip
+def other_with_a_flag(x: np.ndarray, flag: bool = False) -> np.ndarray:
+    return x * 2
+
+
+@wrong("OW1104", "the output in float32 is far from that in double precision", normal, rules=[("fake", like)])
+def coarse_in_single(x: np.ndarray) -> np.ndarray:
+    return x * np.float32(1.001) if x.dtype == "float32" else x * 1.0
+
+
+@wrong("OW1104", "the output in float16 is far from that in double precision", np.ones((2, 500)),
+       rules=[("fake", lambda x: x.new_empty(x.shape[:1]))], level="thorough")  # fmt: skip
+def sums_in_half(x: np.ndarray) -> np.ndarray:
+    total = np.zeros(x.shape[:1], x.dtype)
+    for column in x.T:
+        total = total + column * x.dtype.type(10)
+    return total

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opwright.checks import backward, numeric
+from opwright.checks import backward, numeric, second
 from opwright.checks.arrays import described, shown
 from opwright.checks.base import Law, attempt
 from opwright.checks.points import Point, points, why_not
@@ -73,6 +73,27 @@ EXPLANATIONS: Mapping[str, str] = {
         "makes a reference cycle in PyTorch, or in a global. Keep arrays with ctx.save_for_backward."
     ),
     "OW313": "Pulling the same gradient back a second time gives another result: the backward keeps a state.",
+    "OW314": (
+        "The derivative of the gradient is wrong, though the gradient is right. The backward computes with "
+        "something that the framework takes for a constant: an intermediate kept as an attribute of ctx, a "
+        "detached or NumPy array. Save arguments and outputs with ctx.save_for_backward and compute from "
+        "them, or mark the backward once_differentiable, so that a second derivative raises."
+    ),
+    "OW315": (
+        "Differentiating the backward raises, with an error that does not say that it cannot be "
+        "differentiated. Compute with functions that the framework differentiates, or mark it "
+        "once_differentiable."
+    ),
+    "OW316": (
+        "An argument was changed in place between the call and the backward, as an optimiser or an in-place "
+        "operator does, and the gradient is silently wrong. PyTorch raises for what is kept with "
+        "ctx.save_for_backward; what is kept as an attribute of ctx, it cannot see."
+    ),
+    "OW317": (
+        "The kernel uses a tensor that requires a gradient but is no argument: a closed-over parameter, a "
+        "global, a module. Operators are opaque, so it never gets a gradient and training goes on without. "
+        "Pass it as an argument."
+    ),
 }
 
 
@@ -108,6 +129,12 @@ def _not_registered(probe: Probe) -> Iterator[Finding]:
 
 def _at(point: Point) -> Iterator[Finding]:
     """Yield what is wrong at one sample; the rest is not looked at where the values are wrong."""
+    yield from second.captured(point)
+    raw = second.returned(point)
+    found = [] if raw is None else list(_strict(point, raw))
+    yield from found
+    if found:
+        return
     grads, error = attempt(point.pulled, point.weights)
     if grads is None:
         yield backward.refused(point, error, "the backward raises", "OW306")
@@ -121,8 +148,10 @@ def _at(point: Point) -> Iterator[Finding]:
     yield from backward.again(point, grads)
     yield from backward.incoming(point)
     yield from backward.zero_and_none(point)
+    yield from second.changed_afterwards(point, grads)
     if not point.probe.quick:
         yield from backward.subsets(point, grads)
+        yield from second.second_order(point, grads)
 
 
 def _accepted(point: Point) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from opwright.checks.adapters.base import Called
 from opwright.checks.arrays import copied, described, difference
 from opwright.checks.samples import Sample, put
 from opwright.checks.snippet import snippet
@@ -22,7 +23,7 @@ from opwright.rules.autograd import new_values
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from opwright.checks.adapters.base import Adapter, Called
+    from opwright.checks.adapters.base import Adapter, Pullback
     from opwright.overload import OpOverload
 
 T = TypeVar("T")
@@ -111,6 +112,8 @@ class Probe:
         Tolerances of comparisons, None for those of the dtype.
     laws
         The names of all laws that are looked at.
+    others
+        How the other frameworks are used that the operator is looked at in.
 
     Attributes
     ----------
@@ -118,6 +121,8 @@ class Probe:
         Labels of arguments that the kernel was found to change without saying so.
     failed
         Names of laws that have failed.
+    found
+        Ids of what was found.
     """
 
     def __init__(
@@ -130,9 +135,11 @@ class Probe:
         rtol: float | None = None,
         atol: float | None = None,
         laws: Sequence[str] = (),
+        others: Sequence[Adapter] = (),
     ) -> None:
         self.record = record
         self.laws = tuple(laws)
+        self.others = tuple(others)
         self.schema = record.schema
         self.adapter = adapter
         self.samples = tuple(samples)
@@ -144,6 +151,7 @@ class Probe:
         self.skipped: dict[str, None] = {}
         self.changed: set[str] = set()
         self.failed: set[str] = set()
+        self.found: set[str] = set()
         self._references: dict[int, Run] = {}
         self._random: str | None = None
 
@@ -162,6 +170,11 @@ class Probe:
     def quick(self) -> bool:
         """Whether only the given samples are to be looked at."""
         return self.level == "quick"
+
+    @property
+    def fake_misleads(self) -> bool:
+        """Whether the fake was found to be wrong for arguments that the kernel takes."""
+        return any(id_.startswith("OW2") and id_ != "OW207" for id_ in self.found)
 
     def compared(self, number: int = 1) -> None:
         """Count comparisons that were made."""
@@ -189,6 +202,12 @@ class Probe:
         """Return the outputs, then the new values of mutated arguments that are not returned, as NumPy's."""
         after = [called.new_values.get(argument.name) for argument in new_values(self.schema)]
         return [self.to_numpy(value) for value in [*called.outputs, *after]]
+
+    def outputs_of(self, result: Called | Pullback) -> list[Any]:
+        """Return the outputs of a call or of a differentiable one, as NumPy's."""
+        if isinstance(result, Called):
+            return self.numpy_outputs(result)
+        return [self.to_numpy(value) for value in result.outputs]
 
     def to_numpy(self, value: Any) -> Any:
         """Return NumPy arrays for the framework's, in lists too; everything else as it is."""
@@ -239,17 +258,18 @@ class Probe:
     ) -> Iterator[tuple[str, str, str, str]]:
         """Yield where two lists of outputs differ, as ``differences`` does."""
         for name, one, other in zip(self.output_names, got, expected, strict=True):
-            yield from self._different(name, one, other, values=values)
+            yield from self.difference_of(name, one, other, values=values)
 
-    def _different(
-        self, name: str, got: Any, expected: Any, *, values: bool
+    def difference_of(
+        self, name: str, got: Any, expected: Any, *, values: bool = True
     ) -> Iterator[tuple[str, str, str, str]]:
+        """Yield where one output differs, as ``differences`` does."""
         if isinstance(expected, list) or isinstance(got, list):
             if not (isinstance(expected, list) and isinstance(got, list) and len(got) == len(expected)):
                 yield "structure", name, _structure(expected), _structure(got)
                 return
             for index, (one, other) in enumerate(zip(got, expected, strict=True)):
-                yield from self._different(f"{name}[{index}]", one, other, values=values)
+                yield from self.difference_of(f"{name}[{index}]", one, other, values=values)
             return
         arrays = [hasattr(one, "dtype") and hasattr(one, "shape") for one in (got, expected)]
         if not all(arrays):
@@ -270,7 +290,7 @@ class Probe:
         kind = {"vmap rule": "vmap", "backward": "autograd", "setup_context": "autograd"}.get(rule, rule)
         found: Any = None
         if rule == "kernel":
-            found = self.record.select_kernel(self.adapter.name, "cpu")
+            found = self.record.select_kernel(self.adapter.name, self.adapter.device_type)
         elif rule != "schema":
             found = self.record.rule(kind)
         return self.record.source if found is None else found.source
@@ -335,6 +355,8 @@ def raised(error: BaseException | None) -> str:
     lines = text.splitlines() or [""]
     if len(lines) > 1 and len(text) > 200:
         text = lines[0] + " ..."
+    if len(text) > 300:
+        text = text[:300] + " ..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

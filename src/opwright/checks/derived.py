@@ -155,6 +155,21 @@ def resized(sample: Sample, size: int, new: int) -> Sample:
     return sample.with_arrays(arrays, f"size {size} made {new}")
 
 
+def doubled(sample: Sample, size: int) -> Sample:
+    """Return the sample with every axis of one size made twice as long."""
+    import numpy as np
+
+    arrays = {}
+    for leaf in sample.leaves():
+        array = sample.array(leaf)
+        for axis, n in enumerate(array.shape):
+            if n == size:
+                array = np.concatenate([array, array], axis)
+        if array.shape != sample.array(leaf).shape:
+            arrays[leaf] = array
+    return sample.with_arrays(arrays, f"size {size} made {2 * size}")
+
+
 def empties(sample: Sample) -> Iterator[Sample]:
     """Yield the sample with each of its sizes, one at a time, made zero everywhere."""
     yield from (resized(sample, size, 0) for size in sizes(sample))

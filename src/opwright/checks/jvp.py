@@ -8,7 +8,7 @@ from opwright.checks import numeric
 from opwright.checks.arrays import shown
 from opwright.checks.base import Law, attempt, facts, line_of, raised
 from opwright.checks.points import Point, points, why_not
-from opwright.errors import GradientError, UnsupportedError
+from opwright.errors import ArgumentError, GradientError, MissingRuleError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -119,7 +119,10 @@ def _tangents(
     probe.compared()
     returned, error = attempt(probe.adapter.jvp, probe.record, probe.values(point.sample), tangents)
     if returned is None:
-        if isinstance(error, UnsupportedError):
+        refused = isinstance(error, UnsupportedError) or (
+            isinstance(error, MissingRuleError | ArgumentError) and probe.record.rule("jvp") is None
+        )
+        if refused:  # a tangent that comes from the backward needs one that can be differentiated
             probe.skip(str(error).splitlines()[0])
         elif isinstance(error, GradientError):
             head, known = facts(error)

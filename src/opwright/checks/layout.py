@@ -60,6 +60,8 @@ def check(probe: Probe) -> Iterator[Finding]:
             continue
         wrong: set[Leaf] = set()
         for leaf, layout, variant in derived.layouts(sample, probe.adapter.layouts):
+            if sample.argument(leaf).is_write and "functionalization" in probe.laws:
+                continue  # the caller's buffer is compared there
             if leaf.label in probe.changed:
                 probe.skip(f"the kernel changes {leaf.label}: see schema")
                 continue

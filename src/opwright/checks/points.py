@@ -132,10 +132,10 @@ class Point:
         return numeric.slope(along, here, size, self.dtype)
 
 
-def points(probe: Probe) -> Iterator[Point]:
+def points(probe: Probe, *, double: bool = True) -> Iterator[Point]:
     """Yield the samples at which derivatives are compared; why there is none is noted in the probe."""
     for sample in probe.samples:
-        wide = derived.in_double(sample)
+        wide = derived.in_double(sample) if double else sample
         run = probe.reference(sample) if wide is sample else probe.run(wide)
         if run.error is not None:
             wide, run = sample, probe.reference(sample)

@@ -37,15 +37,29 @@ if TYPE_CHECKING:
 GROUP = "opwright.checks"
 """The entry point group through which other distributions add laws."""
 
-LAWS = ("call", "schema", "fake", "autograd", "jvp", "vmap", "layout", "determinism")
+LAWS = (
+    "call",
+    "schema",
+    "fake",
+    "autograd",
+    "jvp",
+    "vmap",
+    "autocast",
+    "functionalization",
+    "compile",
+    "layout",
+    "determinism",
+    "agreement",
+    "device",
+)
 """The laws, in the order in which they are looked at; each is a module here."""
 
 TORCH_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "test_schema": ("schema", "layout", "determinism"),
+        "test_schema": ("schema", "layout", "determinism", "agreement", "device"),
         "test_autograd_registration": ("autograd", "jvp"),
         "test_faketensor": ("fake",),
-        "test_aot_dispatch_dynamic": ("vmap",),
+        "test_aot_dispatch_dynamic": ("compile", "functionalization", "vmap", "autocast"),
     }
 )
 """The tests of ``torch.library.opcheck``, and the laws that are reported under each when all are run.
@@ -153,7 +167,10 @@ def check(
     laws = _of_names(names)
     outcomes: list[Outcome] = []
     for one in used:
-        outcomes += _in_framework(record, one, given, laws, level=level, atol=atol, rtol=rtol)
+        others = [other for other in used if other is not one]
+        outcomes += _in_framework(
+            Probe(record, one, given, level=level, atol=atol, rtol=rtol, laws=laws, others=others)
+        )
     classes = [one.error_class() for one in used]
     error = next((cls for cls in classes if cls is not OpCheckError), OpCheckError)
     groups = {name: ("call", *group) for name, group in names.items()}
@@ -237,24 +254,15 @@ def _frameworks(record: OpOverload, asked: str | Iterable[str] | None) -> list[A
         several = [asked] if isinstance(asked, str) else list(asked)
         return [adapter(name) for name in several]
     names = [info.name for info in catalogue.frameworks() if installed(info.name)]
-    if record.flavour not in ("numpy", catalogue.ARRAY_API):
+    if record.flavour not in ("numpy", catalogue.ARRAY_API, catalogue.DLPACK):
         own = [info.name for info in catalogue.frameworks() if record.flavour in info.flavours]
         names = [name for name in names if name in own] or own
     return [adapter(name) for name in names]
 
 
-def _in_framework(
-    record: OpOverload,
-    used: Adapter,
-    given: Sequence[sampling.Sample],
-    laws: Sequence[str],
-    *,
-    level: str,
-    atol: float | None,
-    rtol: float | None,
-) -> list[Outcome]:
+def _in_framework(probe: Probe) -> list[Outcome]:
     """Return the outcome of each law in one framework."""
-    probe = Probe(record, used, given, level=level, rtol=rtol, atol=atol, laws=laws)
+    used, given, laws = probe.adapter, probe.samples, probe.laws
     if not given:
         reason = "no samples are registered: declare some with @op.register_samples"
         return [Outcome(law, used.name, SKIPPED, reason) for law in laws]
@@ -281,7 +289,7 @@ def _one_law(law: Check, probe: Probe) -> Outcome:
     start = time.perf_counter()
     found: list[Finding] = []
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), probe.adapter.silence():
             warnings.simplefilter("ignore")
             found += law.check(probe)
     except Exception:  # noqa: BLE001  (a law that raises is an outcome, with its traceback)
@@ -291,6 +299,7 @@ def _one_law(law: Check, probe: Probe) -> Outcome:
     took = time.perf_counter() - start
     findings = merged(found)
     probe.failed.update([law.name] if findings else [])
+    probe.found.update(finding.id for finding in findings)
     status = FAILED if findings else PASSED if probe.comparisons else SKIPPED
     reason = "; ".join(probe.skipped) or ("nothing was compared" if status == SKIPPED else "")
     return Outcome(law.name, probe.adapter.name, status, reason, findings, probe.comparisons, took)

@@ -85,8 +85,7 @@ def check(probe: Probe) -> Iterator[Finding]:
         yield from _mutations(probe, watched, changed, possible)
         yield from _aliases(probe, run)
         yield from _kept(probe, run)
-    if probe.adapter.in_place:
-        yield from _never_changed(probe, possible - changed)
+    yield from _never_changed(probe, possible - changed)
     if probe.thorough:
         yield from _unused(probe)
 
@@ -119,7 +118,7 @@ class Watched:
 
 def _watched(probe: Probe, sample: Sample) -> Watched:
     values = probe.values(sample)
-    arrays = {leaf: _pick(values, leaf) for leaf in sample.leaves()} if probe.adapter.in_place else {}
+    arrays = {leaf: _pick(values, leaf) for leaf in sample.leaves()}
     before = {leaf: sample.array(leaf).copy() for leaf in arrays}
     metadata = {leaf: probe.adapter.metadata(array) for leaf, array in arrays.items()}
     return Watched(probe.run(sample, values), before, metadata)
@@ -145,6 +144,8 @@ def _mutations(probe: Probe, watched: Watched, changed: set[str], possible: set[
             probe.changed.add(leaf.label)
             yield _metadata_changed(probe, run, leaf, other)
             continue
+        if argument.is_write and not probe.adapter.in_place:
+            array = _new_value(run, leaf)
         worst = difference(probe.adapter.numpy(array), old, rtol=0, atol=0)
         if argument.is_write:
             possible.update([argument.name] if old.size else [])
@@ -161,6 +162,13 @@ def _mutations(probe: Probe, watched: Watched, changed: set[str], possible: set[
                 fix=f"work on a copy, or declare it: mutates_args=({argument.name!r},)",
                 show=(f"before = {probe.adapter.copy_code(name)}", "{call}", f"print({name} - before)"),
             )
+
+
+def _new_value(run: Run, leaf: Leaf) -> Any:
+    """Return the new value of a mutated argument in a framework whose arrays never change."""
+    value = {} if run.called is None else run.called.new_values
+    found = value[run.sample.argument(leaf).name]
+    return found if leaf.element is None else found[leaf.element]
 
 
 def _name(run: Run, leaf: Leaf) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,12 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from opwright import catalogue
 from opwright.errors import OpCheckError, RegistrationValueError, layout
 from opwright.frameworks.base import load
-from opwright.rules.autograd import new_values
 from opwright.source import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+    from opwright.checks.adapters.programs import Compiler
     from opwright.checks.samples import Sample
     from opwright.overload import OpOverload
 
@@ -117,6 +119,12 @@ class Adapter(ABC):
     """Whether mutation can be seen in the caller's arrays."""
     imports: ClassVar[tuple[str, ...]] = ()
     """The import lines of a snippet, after NumPy's and Opwright's."""
+    device_type: str = "cpu"
+    """The device type of its arrays, in torch's words."""
+    own_autocast: ClassVar[bool] = False
+    """Whether the framework has an autocast that acts on its own functions too."""
+    coerces: ClassVar[bool] = True
+    """Whether the framework gives gradients the shape and dtype of their arguments by itself."""
 
     @abstractmethod
     def array(self, array: Any) -> Any:
@@ -175,6 +183,80 @@ class Adapter(ABC):
     def code(self, name: str) -> str:
         """Return an expression that makes an array of the framework of a NumPy array in a snippet."""
 
+    def scope(self) -> AbstractContextManager[Any]:
+        """Return the context in which arrays keep the dtype that they are given."""
+        return nullcontext()
+
+    def autocast(self, device_type: str, dtype: str) -> AbstractContextManager[Any]:
+        """Return the framework's autocast for a device type; ``dtype`` is that of the rule."""
+        from opwright.modes import autocast
+
+        return autocast(device_type)
+
+    def autocast_lines(self, device_type: str, dtype: str) -> tuple[str, ...]:
+        """Return the lines of a snippet that call the operator with and without autocast."""
+        return ("print({call})", f"with ow.autocast({device_type!r}):", "    print({call})")
+
+    def second(
+        self,
+        record: OpOverload,
+        values: Sequence[Any],
+        wanted: Sequence[Any],
+        cotangents: Sequence[Any],
+        directions: Sequence[Any],
+    ) -> tuple[list[Any], list[Any]] | Unsupported:
+        """Differentiate the inner product of the gradients with directions.
+
+        ``directions`` has one entry for each argument. What is returned has the derivative with respect to
+        each argument that is wanted, then with respect to each cotangent.
+        """
+        return Unsupported(f"{self.name} has no second derivatives of a single operator")
+
+    def pulled_after(
+        self,
+        record: OpOverload,
+        values: Sequence[Any],
+        wanted: Sequence[Any],
+        cotangents: Sequence[Any],
+        place: tuple[int, int | None],
+    ) -> list[Any] | Unsupported:
+        """Return the gradients where one argument is changed between the call and the backward."""
+        return Unsupported(f"nothing tells {self.name} that an array was changed")
+
+    def compilers(self, *, thorough: bool) -> list[Compiler] | Unsupported:
+        """Return how operators are compiled, the cheapest first, or why they are not."""
+        return Unsupported(f"{self.name} has no compiler")
+
+    def exported(self, record: OpOverload, values: Sequence[Any]) -> Called | Unsupported:
+        """Return what a program that was exported, saved and loaded does."""
+        return Unsupported("exported programs are looked at in torch")
+
+    def functionalised(
+        self, record: OpOverload, values: Sequence[Any]
+    ) -> list[tuple[str, Any, Any]] | Unsupported:
+        """Run a call eagerly and in a program without mutation.
+
+        What is returned has a name for each array that must be the same, the one after the eager call, and
+        the one after the program.
+        """
+        return Unsupported(f"{self.name} does not functionalise programs")
+
+    def device_of(self, array: Any) -> str:
+        """Return the device of an array, such as ``"cuda:1"``."""
+        return self.device_type
+
+    def copies(self, record: OpOverload, values: Sequence[Any]) -> list[tuple[str, str, str]] | Unsupported:
+        """Return each copy between devices inside the kernel: the function, from where, to where."""
+        return Unsupported(f"nothing tells what a kernel on {self.name} copies")
+
+    def waits(self, record: OpOverload, values: Sequence[Any]) -> Exception | None:
+        """Return the error that reports that a call waits for the GPU, or None."""
+        return None
+
+    def silence(self) -> AbstractContextManager[Any]:
+        """Return the context in which the framework writes nothing to its logs."""
+        return nullcontext()
+
     def refuses(
         self, record: OpOverload, values: Sequence[Any], cotangents: Sequence[Any]
     ) -> Exception | None:
@@ -205,7 +287,9 @@ class Adapter(ABC):
 
     def supports(self, record: OpOverload, kind: str) -> Unsupported | None:
         """Return why a law of this kind cannot be looked at here, or None where it can."""
-        return None
+        if kind == "compile" and not record.schema.returns:
+            return None  # nothing is returned, so no fake is asked
+        return missing_rule(record, "fake" if kind == "compile" else kind)
 
     def error_class(self) -> type[OpCheckError]:
         """Return the class of the checker's exceptions."""
@@ -234,6 +318,15 @@ def adapter(name: str) -> Adapter:
         ready = ", ".join(info.name for info in catalogue.frameworks() if installed(info.name))
         raise RegistrationValueError(layout(f"the checker cannot use {name} yet", expected=f"one of {ready}"))
     found: Adapter = importlib.import_module(_module(name)).ADAPTER
+    return found
+
+
+def gpu_adapters(used: Adapter) -> Sequence[Adapter] | Unsupported:
+    """Return how a framework's arrays on each GPU are used, or why they are not."""
+    module = f"{_module(used.name)}_device"
+    if importlib.util.find_spec(module) is None:
+        return Unsupported("GPUs are looked at with torch's arrays")
+    found: Sequence[Adapter] | Unsupported = importlib.import_module(module).devices()
     return found
 
 
@@ -286,42 +379,3 @@ def mutated(record: OpOverload, values: Sequence[Any]) -> dict[str, Any]:
     """Return the mutated arguments by name."""
     pairs = zip(record.schema.arguments, values, strict=True)
     return {argument.name: value for argument, value in pairs if argument.is_write}
-
-
-def differentiable_wrapper(
-    adapter: Adapter, record: OpOverload, values: Sequence[Any], tangents: Sequence[Any]
-) -> tuple[Callable[..., Any], list[Any], list[Any], Callable[[Any], list[Any]]]:
-    """Return a function of the arrays that have a tangent, these arrays, their tangents, and ``rebuild``.
-
-    The function returns the outputs that are arrays, flat; ``rebuild`` puts them, or their tangents, back
-    in place, with None for everything else.
-    """
-    places: list[tuple[int, int | None]] = []
-    primals: list[Any] = []
-    directions: list[Any] = []
-    for index, (value, tangent) in enumerate(zip(values, tangents, strict=True)):
-        for element, one in enumerate(tangent) if isinstance(tangent, list) else [(None, tangent)]:
-            if one is not None:
-                places.append((index, element))
-                primals.append(value if element is None else value[element])
-                directions.append(one)
-    shape: list[Any] = []
-
-    def function(*arrays: Any) -> tuple[Any, ...]:
-        passed = [list(value) if isinstance(value, list | tuple) else value for value in values]
-        for (index, element), array in zip(places, arrays, strict=True):
-            if element is None:
-                passed[index] = array
-            else:
-                passed[index][element] = array
-        called = adapter.call(record, passed)
-        outputs = [*called.outputs, *(called.new_values[one.name] for one in new_values(record.schema))]
-        shape[:] = [len(out) if isinstance(out, list | tuple) else None for out in outputs]
-        flat = [one for out in outputs for one in (out if isinstance(out, list | tuple) else [out])]
-        return tuple(flat)
-
-    def rebuild(flat: Any) -> list[Any]:
-        left = list(flat)
-        return [left.pop(0) if count is None else [left.pop(0) for _ in range(count)] for count in shape]
-
-    return function, primals, directions, rebuild

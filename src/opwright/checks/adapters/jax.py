@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from opwright.checks.adapters import jax_program
 from opwright.checks.adapters.base import (
     Adapter,
     Called,
@@ -16,15 +17,16 @@ from opwright.checks.adapters.base import (
     Pullback,
     Unsupported,
     call_arguments,
-    differentiable_wrapper,
-    missing_rule,
     outputs_of,
 )
+from opwright.checks.adapters.wrapped import differentiable_wrapper
 from opwright.rules.autograd import new_values, returned_mutations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+    from opwright.checks.adapters.programs import Compiler
     from opwright.overload import OpOverload
 
 
@@ -76,7 +78,10 @@ class JAXAdapter(Adapter):
             return None
         if kind == "vmap" and record.schema.mutated:
             return Unsupported("mutated arguments under vmap are looked at in other frameworks")
-        return missing_rule(record, kind)
+        kernel = record.select_kernel("jax", self.device_type)
+        if kind == "compile" and kernel is not None and kernel.flavour in ("jax", "array_api"):
+            return None  # JAX traces the kernel itself
+        return super().supports(record, kind)
 
     def fake(
         self, record: OpOverload, values: Sequence[Any], hints: Mapping[int, int] | None = None
@@ -96,31 +101,42 @@ class JAXAdapter(Adapter):
 
     def vjp(self, record: OpOverload, values: Sequence[Any], wanted: Sequence[Any]) -> Pullback:
         """Call ``jax.vjp``."""
+        return jax_program.pullback(self, record, values, wanted, jit=False)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Return the context in which 64-bit types are on."""
         import jax
-        import numpy as np
 
-        function, arrays, _, rebuild = differentiable_wrapper(self, record, values, _given(wanted))
-        with jax.enable_x64(True):
-            outputs, pull_flat = jax.vjp(function, *arrays)
-        places = rebuild(range(len(outputs)))
+        found: AbstractContextManager[Any] = jax.enable_x64(True)
+        return found
 
-        def pull(cotangents: Sequence[Any]) -> list[Any]:
-            flat: list[Any] = [None] * len(outputs)
-            for place, cotangent in zip(places, cotangents, strict=True):
-                for at, one in (
-                    zip(place, cotangent, strict=True) if isinstance(place, list) else [(place, cotangent)]
-                ):
-                    flat[at] = one
-            with jax.enable_x64(True):
-                filled = [_cotangent(jax, np, out, one) for out, one in zip(outputs, flat, strict=True)]
-                found = list(pull_flat(tuple(filled)))
-            return [
-                [found.pop(0) if flag else None for flag in flags_] if isinstance(flags_, list)
-                else found.pop(0) if flags_ else None
-                for flags_ in wanted
-            ]  # fmt: skip
+    def second(
+        self,
+        record: OpOverload,
+        values: Sequence[Any],
+        wanted: Sequence[Any],
+        cotangents: Sequence[Any],
+        directions: Sequence[Any],
+    ) -> tuple[list[Any], list[Any]] | Unsupported:
+        """Call ``jax.grad`` of gradients."""
+        return jax_program.second(self, record, values, wanted, cotangents=cotangents, directions=directions)
 
-        return Pullback(rebuild(outputs), pull)
+    def compilers(self, *, thorough: bool) -> list[Compiler] | Unsupported:
+        """Return ``jax.jit``."""
+        return jax_program.compilers(self)
+
+    def functionalised(
+        self, record: OpOverload, values: Sequence[Any]
+    ) -> list[tuple[str, Any, Any]] | Unsupported:
+        """Pass mutable references for the mutated arguments."""
+        import jax
+
+        if not hasattr(jax, "new_ref"):
+            return Unsupported("this version of JAX has no mutable references")
+        eager = self.call(record, values).new_values
+        with self.scope():
+            held = jax_program.references(record, values)
+        return [(f"the reference for {name}", eager[name], one) for name, one in held]
 
     def jvp(
         self, record: OpOverload, values: Sequence[Any], tangents: Sequence[Any]
@@ -172,20 +188,6 @@ class JAXAdapter(Adapter):
     def code(self, name: str) -> str:
         """Return a JAX array of a NumPy array."""
         return f"jax.numpy.array({name})"
-
-
-def _given(wanted: Sequence[Any]) -> list[Any]:
-    """Return True where an array is wanted, None elsewhere, nested for lists."""
-    return [
-        [flag or None for flag in flags] if isinstance(flags, list) else flags or None for flags in wanted
-    ]
-
-
-def _cotangent(jax: Any, np: Any, output: Any, cotangent: Any) -> Any:
-    """Return a cotangent of the dtype that JAX wants for an output."""
-    if not jax.numpy.issubdtype(output.dtype, jax.numpy.inexact):
-        return np.zeros(output.shape, jax.dtypes.float0)
-    return jax.numpy.zeros_like(output) if cotangent is None else cotangent
 
 
 def _called(record: OpOverload, out: Any) -> Called:

@@ -12,9 +12,7 @@ from opwright.checks.adapters.base import (
     Faked,
     Meta,
     Pullback,
-    Unsupported,
     call_arguments,
-    missing_rule,
     mutated,
     outputs_of,
 )
@@ -37,6 +35,7 @@ class NumPyAdapter(Adapter):
 
     name: ClassVar[str] = "numpy"
     layouts: ClassVar[tuple[str, ...]] = tuple(LAYOUTS)
+    coerces: ClassVar[bool] = False
 
     def array(self, array: Any) -> Any:
         """Return the array itself."""
@@ -73,10 +72,6 @@ class NumPyAdapter(Adapter):
         args, kwargs = call_arguments(record, values)
         outputs = outputs_of(record, record.operator(*args, **kwargs))
         return Called(outputs, mutated(record, values))
-
-    def supports(self, record: OpOverload, kind: str) -> Unsupported | None:
-        """Return why a rule that is missing leaves nothing to look at."""
-        return missing_rule(record, kind)
 
     def fake(
         self, record: OpOverload, values: Sequence[Any], hints: Mapping[int, int] | None = None

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from opwright.checks.adapters import torch_autograd, torch_program
 from opwright.checks.adapters.base import (
     Adapter,
     Called,
     Faked,
-    Meta,
     Pullback,
     Unsupported,
     call_arguments,
-    differentiable_wrapper,
-    missing_rule,
     mutated,
     operator_of,
     outputs_of,
 )
+from opwright.checks.adapters.wrapped import differentiable_wrapper
 from opwright.errors import OpCheckError
-from opwright.rules.autograd import new_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+    from opwright.checks.adapters.programs import Compiler
     from opwright.overload import OpOverload
-    from opwright.schema import Argument
 
 LAYOUTS = ("transposed", "sliced", "at an offset", "expanded")
 
@@ -35,19 +36,19 @@ class TorchAdapter(Adapter):
 
     name: ClassVar[str] = "torch"
     layouts: ClassVar[tuple[str, ...]] = LAYOUTS
+    own_autocast: ClassVar[bool] = True
     imports: ClassVar[tuple[str, ...]] = ("import torch",)
 
     def array(self, array: Any) -> Any:
         """Return a tensor of the array's memory."""
         import numpy as np
-        import torch
 
         from opwright.frameworks.torch.convert import from_numpy
 
         own = np.asarray(array)
         own.flags.writeable = True  # a copy of the checker's own; torch has no read-only tensors
         if own.dtype.kind in "biufc" and min(own.strides, default=0) >= 0 and own.dtype.isnative:
-            return torch.from_numpy(own)
+            return _with_offset(own)
         return from_numpy(own)  # what torch cannot take over as it is
 
     def numpy(self, array: Any) -> Any:
@@ -86,53 +87,91 @@ class TorchAdapter(Adapter):
         """Return why a rule that is missing leaves nothing to look at."""
         if kind == "jvp" and record.rule("autograd") is not None:
             return None
-        if kind == "fake" and (
-            record.kernel("Meta") is not None or record.kernel("CompositeImplicitAutograd")
+        if kind in ("fake", "compile") and (
+            record.kernel("Meta") is not None or record.kernel("CompositeImplicitAutograd") is not None
         ):
             return None
-        return missing_rule(record, kind)
+        return super().supports(record, kind)
 
     def fake(
         self, record: OpOverload, values: Sequence[Any], hints: Mapping[int, int] | None = None
     ) -> Faked:
-        """Call the operator on FakeTensors; symbolic sizes are looked at on FakeArrays."""
-        from torch._subclasses.fake_tensor import FakeTensorMode
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+        """Call the operator on FakeTensors."""
+        from opwright.checks.adapters.torch_fake import fake
 
-        seen: list[tuple[str, Any]] = []
-        with FakeTensorMode(shape_env=ShapeEnv()) as mode:
-
-            def one(value: Any, label: str) -> Any:
-                if isinstance(value, list | tuple):
-                    return [one(each, f"{label}[{i}]") for i, each in enumerate(value)]
-                if value is None:
-                    return None
-                found = mode.from_tensor(self.array(value.copy(order="K")), static_shapes=True)
-                seen.append((f"argument {label}", found))
-                return found
-
-            pairs = zip(record.schema.arguments, values, strict=True)
-            fakes = [one(value, a.name) if a.has_tensors else value for a, value in pairs]
-            args, kwargs = call_arguments(record, fakes)
-            outputs = outputs_of(record, operator_of(record)(*args, **kwargs))
-            return Faked([_metas(out, f"output {i}", seen) for i, out in enumerate(outputs)])
+        return fake(record, values, hints, self.array)
 
     def vjp(self, record: OpOverload, values: Sequence[Any], wanted: Sequence[Any]) -> Pullback:
         """Call the operator on tensors that require gradients."""
-        leaves: dict[tuple[int, int | None], Any] = {}
-        passed = [
-            _requiring(argument, index, value, flags, leaves)
-            for index, (argument, value, flags) in enumerate(
-                zip(record.schema.arguments, values, wanted, strict=True)
-            )
-        ]
-        called = self.call(record, passed)
-        outputs = [*called.outputs, *(called.new_values[a.name] for a in new_values(record.schema))]
+        return torch_autograd.pullback(record, values, wanted, lambda passed: self.call(record, passed))
 
-        def pull(cotangents: Sequence[Any]) -> list[Any]:
-            return _pulled(record, values, outputs, leaves, cotangents)
+    def second(
+        self,
+        record: OpOverload,
+        values: Sequence[Any],
+        wanted: Sequence[Any],
+        cotangents: Sequence[Any],
+        directions: Sequence[Any],
+    ) -> tuple[list[Any], list[Any]] | Unsupported:
+        """Differentiate gradients that were made with ``create_graph=True``."""
+        graph = torch_autograd.Graph(record, values, wanted, lambda passed: self.call(record, passed))
+        return graph.second(cotangents, directions)
 
-        return Pullback(outputs, pull)
+    def pulled_after(
+        self,
+        record: OpOverload,
+        values: Sequence[Any],
+        wanted: Sequence[Any],
+        cotangents: Sequence[Any],
+        place: tuple[int, int | None],
+    ) -> list[Any] | Unsupported:
+        """Change an argument in place between the call and the backward."""
+        graph = torch_autograd.Graph(record, values, wanted, lambda passed: self.call(record, passed))
+        graph.change(place)
+        return graph.pull(cotangents)
+
+    @contextmanager
+    def silence(self) -> Iterator[None]:
+        """Keep torch's loggers from writing what they think of an author's errors."""
+        loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if _is_torchs(name)]
+        handlers = {handler for logger in loggers for handler in logger.handlers}
+        for handler in handlers:
+            handler.addFilter(_drop)
+        try:
+            yield
+        finally:
+            for handler in handlers:
+                handler.removeFilter(_drop)
+
+    def autocast(self, device_type: str, dtype: str) -> AbstractContextManager[Any]:
+        """Return ``torch.autocast``."""
+        import torch
+
+        found: AbstractContextManager[Any] = torch.autocast(device_type, dtype=getattr(torch, dtype))
+        return found
+
+    def autocast_lines(self, device_type: str, dtype: str) -> tuple[str, ...]:
+        """Return a call under ``torch.autocast``."""
+        with_ = f"with torch.autocast({device_type!r}, dtype=torch.{dtype}):"
+        return ("print({call})", with_, "    print({call})")
+
+    def compilers(self, *, thorough: bool) -> list[Compiler] | Unsupported:
+        """Return ``torch.compile`` with aot_eager, and with inductor where everything is looked at."""
+        return torch_program.compilers(self, thorough=thorough)
+
+    def exported(self, record: OpOverload, values: Sequence[Any]) -> Called | Unsupported:
+        """Return what ``torch.export`` makes, saves and loads."""
+        return torch_program.exported(record, values)
+
+    def functionalised(
+        self, record: OpOverload, values: Sequence[Any]
+    ) -> list[tuple[str, Any, Any]] | Unsupported:
+        """Run views of one tensor under ``torch.compile`` with aot_eager, whose programs have no mutation."""
+        return torch_program.functionalised(record, values)
+
+    def device_of(self, array: Any) -> str:
+        """Return the device as torch writes it."""
+        return str(array.device)
 
     def jvp(
         self, record: OpOverload, values: Sequence[Any], tangents: Sequence[Any]
@@ -199,69 +238,27 @@ class TorchAdapter(Adapter):
         return type("OpCheckError", (OpCheckError, theirs), {"__module__": "opwright.errors"})
 
 
-def _metas(value: Any, label: str, seen: list[tuple[str, Any]]) -> Any:
+def _with_offset(own: Any) -> Any:
+    """Return a tensor of an array's memory; where the array begins inside a buffer, so does the tensor."""
+    import numpy as np
     import torch
 
-    if isinstance(value, list | tuple):
-        return [_metas(one, f"{label}[{index}]", seen) for index, one in enumerate(value)]
-    if not isinstance(value, torch.Tensor):
-        return value
-    same = tuple(what for what, other in seen if other is value)
-    seen.append((label, value))
-    known = [isinstance(size, int) for size in value.shape]
-    shape = tuple(int(size) if fixed else None for size, fixed in zip(value.shape, known, strict=True))
-    strides = (
-        tuple(value.stride()) if all(known) and all(isinstance(s, int) for s in value.stride()) else None
-    )
-    return Meta(shape, str(value.dtype).removeprefix("torch."), same, strides)
+    base = own.base
+    if not isinstance(base, np.ndarray) or not base.flags.c_contiguous or not own.size:
+        return torch.from_numpy(own)
+    start = own.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    if start <= 0 or start % own.itemsize or base.nbytes % own.itemsize:
+        return torch.from_numpy(own)
+    whole = torch.from_numpy(base.reshape(-1).view(own.dtype))
+    return whole.as_strided(own.shape, [step // own.itemsize for step in own.strides], start // own.itemsize)
 
 
-def _requiring(
-    argument: Argument, index: int, value: Any, flags: Any, leaves: dict[tuple[int, int | None], Any]
-) -> Any:
-    """Return the value of an argument with the tensors that are wanted requiring a gradient."""
-
-    def one(tensor: Any, flag: bool, element: int | None) -> Any:
-        if not flag or tensor is None:
-            return tensor
-        leaf = leaves[index, element] = tensor.detach().requires_grad_()
-        return leaf.clone() if argument.is_write else leaf  # a leaf may not be mutated
-
-    if isinstance(value, list | tuple) and argument.has_tensors:
-        pairs = enumerate(zip(value, flags, strict=True))
-        return [one(tensor, flag, element) for element, (tensor, flag) in pairs]
-    return one(value, flags, None) if argument.has_tensors else value
+def _is_torchs(name: str) -> bool:
+    return name == "torch" or name.startswith("torch.")
 
 
-def _pulled(
-    record: OpOverload,
-    values: Sequence[Any],
-    outputs: Sequence[Any],
-    leaves: Mapping[tuple[int, int | None], Any],
-    cotangents: Sequence[Any],
-) -> list[Any]:
-    import torch
-
-    outs, grads = [], []
-    for output, cotangent in zip(outputs, cotangents, strict=True):
-        many = isinstance(output, list | tuple)
-        for out, grad in zip(output, cotangent, strict=True) if many else [(output, cotangent)]:
-            if grad is not None and isinstance(out, torch.Tensor) and out.requires_grad:
-                outs.append(out)
-                grads.append(grad)
-    result: list[Any] = [
-        [None] * len(value) if argument.is_tensor_list and value is not None else None
-        for argument, value in zip(record.schema.arguments, values, strict=True)
-    ]
-    if not outs:
-        return result
-    found = torch.autograd.grad(outs, list(leaves.values()), grads, retain_graph=True, allow_unused=True)
-    for (index, element), grad in zip(leaves, found, strict=True):
-        if element is None:
-            result[index] = grad
-        else:
-            result[index][element] = grad
-    return result
+def _drop(_record: logging.LogRecord) -> bool:
+    return False
 
 
 ADAPTER = TorchAdapter()

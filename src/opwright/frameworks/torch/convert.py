@@ -100,7 +100,7 @@ def from_numpy(array: Any, *, keep_strides: bool = False) -> torch.Tensor:
     name = array.dtype.name
     if name in _FROM_BITS:
         bits, dtype = _FROM_BITS[name]
-        return from_numpy(array.view(bits)).view(dtype)
+        return from_numpy(array.view(bits), keep_strides=keep_strides).view(dtype)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable:
