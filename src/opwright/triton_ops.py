@@ -126,7 +126,6 @@ def _kernels_in(fn: Callable[..., Any]) -> list[Any]:
 
 
 def _interpreted() -> bool:
-    """Return whether Triton runs kernels in its interpreter in this process."""
-    from triton import knobs
+    from opwright.kernels.triton import interpreting
 
-    return bool(knobs.runtime.interpret)
+    return interpreting()

@@ -331,6 +331,13 @@ def _not_a_kernel(kernel: Any, inner: Any) -> RegistrationError:
     )
 
 
+def interpreting() -> bool:
+    """Return whether Triton runs kernels in its interpreter in this process."""
+    from triton import knobs
+
+    return bool(knobs.runtime.interpret)
+
+
 def kernels_in(function: Any) -> list[Any]:
     """Return the Triton functions that a function may launch: those that its names lead to, and onwards.
 
