@@ -127,3 +127,17 @@ def test_files_and_commands_that_a_page_names_exist(page):
     assert set(re.findall(r"\bmake (demo|test-all|test|lint|format|bench|docs|clean)\b", text)) <= set(
         targets
     )
+
+
+def test_every_law_has_a_section():
+    from opwright.checks.runner import LAWS
+
+    text = (ROOT / "docs" / "checks.md").read_text("utf-8")
+    assert [law for law in LAWS if f"\n## {law}\n" not in text] == []
+
+
+def test_every_public_name_is_in_the_docs():
+    import opwright
+
+    text = "".join(page.read_text("utf-8") for page in make.PAGES)
+    assert [name for name in opwright.__all__ if not re.search(rf"\b{name}\b", text)] == []
