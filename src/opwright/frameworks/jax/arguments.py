@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 Template = tuple[Any, ...]
 
 
+_REFERENCE = getattr(getattr(jax, "ref", None), "Ref", ())
+
+
 def is_ref(value: Any) -> bool:
     """Return whether a value is a mutable array reference, eager or traced."""
-    ref = getattr(getattr(jax, "ref", None), "Ref", None)
-    return ref is not None and isinstance(value, ref)
+    return isinstance(value, _REFERENCE)
 
 
 def fill(schema: FunctionSchema, template: Template, arrays: Sequence[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from jax.interpreters import ad
 
 from opwright.errors import MissingRuleError, layout
 from opwright.frameworks.jax.arguments import like_arguments, paths
-from opwright.frameworks.jax.avals import is_complex, is_inexact, is_live, no_tangent, zeros
+from opwright.frameworks.jax.avals import arrays, is_complex, is_inexact, is_live, no_tangent, zeros
 from opwright.frameworks.jax.gradients import Point, fitted, flat_gradients, needs, out_tangents_of
 from opwright.frameworks.jax.host_rules import OnHost
 from opwright.frameworks.jax.linear import Linear
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 def jvp(call: Call, primals: Sequence[Any], tangents: Sequence[Any]) -> Pair:
     """Return the outputs of an operator and their tangents."""
     record = call.record
+    primals = arrays(primals)
     outs = call.bind(*primals)
     live = tuple(is_live(tangent) for tangent in tangents)
     inexact = [is_inexact(out) for out in outs]

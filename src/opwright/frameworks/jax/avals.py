@@ -69,6 +69,16 @@ def shaped(shape: Sequence[Any], dtype: Any, operands: Sequence[Any]) -> Any:
     return jax.core.ShapedArray(tuple(shape), np.dtype(dtype), **how)
 
 
+def arrays(values: Sequence[Any]) -> list[Any]:
+    """Return the values with numbers made arrays: a primal, or a literal of a jaxpr, may be a Python number."""
+    return [
+        jax.numpy.asarray(value, jax.typeof(value).dtype)
+        if isinstance(value, bool | int | float | complex | np.generic)
+        else value
+        for value in values
+    ]
+
+
 def same_axes(arrays: Sequence[Any]) -> list[Any]:
     """Return the operands cast so that all vary over the same mesh axes."""
     if not any(isinstance(array, jax.core.Tracer) for array in arrays):

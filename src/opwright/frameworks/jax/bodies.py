@@ -129,7 +129,7 @@ def _once(source: _Source, plan: Plan) -> list[str]:
     """Return the lines that call the kernel and put its result into the output."""
     add, out, result = source.names.add, source.out, source.result
     passed = source.passed(source.arrays)
-    same = f"{result}.__class__ is {add('ndarray', np.ndarray)} and {result}.dtype == {out}.dtype"
+    same = f"{result}.__class__ is {add('ndarray', np.ndarray)} and {result}.dtype is {out}.dtype"
     fill = add("fill", _fill(source.record, source.kernel, plan))
     return [
         source.call(passed, out),
@@ -150,7 +150,7 @@ def _each(source: _Source, plan: Plan, mapped: Sequence[bool]) -> list[str]:
     each, index, dtype, shape = prefix + "each", prefix + "i", prefix + "dtype", prefix + "shape"
     zipped = ", ".join(f"{rows}({source.arrays[i]})" for i in on)
     into = takes_out(source.kernel, source.record.schema)
-    same = f"{result}.__class__ is {add('ndarray', np.ndarray)} and {result}.dtype == {dtype}"
+    same = f"{result}.dtype is {dtype} and {result}.__class__ is {add('ndarray', np.ndarray)}"
     fill = add("fill", _fill(source.record, source.kernel, plan))
     numbered = f"{add('numbered', enumerate)}({add('zip', zip)}({zipped}))"
     # The general way looks at the aliasing of outputs in the first calls.

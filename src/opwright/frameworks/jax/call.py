@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from opwright.schema import Argument, FunctionSchema
 
 
+KEPT_PLANS = 256
+"""How many combinations of static arguments an operator keeps the generated functions of."""
+
+
 class Call(Computation):
     """A call of an operator.
 
@@ -100,6 +104,15 @@ class Call(Computation):
         return kernel
 
     def plan(self, device_type: str) -> Plan:
+        plans = state_of(self.record).plans
+        found = plans.get((self, device_type))
+        if found is None:
+            if len(plans) >= KEPT_PLANS:
+                plans.clear()
+            found = plans[self, device_type] = self._plan(device_type)
+        return found
+
+    def _plan(self, device_type: str) -> Plan:
         record = self.record
         kernel = self.kernel(device_type)
         impure = "nondeterministic_seeded" in record.tags

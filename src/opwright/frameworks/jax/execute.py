@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 aval_of = lru_cache(4096)(jax.core.ShapedArray)
+
+
+@cache
+def _first_device() -> Any:
+    """Return the device of new arrays where nobody asked for another."""
+    return jax.local_devices()[0]
 
 
 def concrete(arrays: Sequence[Any]) -> list[Any]:
@@ -86,7 +92,7 @@ def hand_over(array: np.ndarray[Any, Any], device: Any, committed: bool, shardin
         return put(aval_of(array.shape, array.dtype), where, array, device, committed)
     if committed:
         return jax.device_put(array, device)
-    if jax.config.jax_default_device is None and device == jax.local_devices()[0]:
+    if jax.config.jax_default_device is None and device == _first_device():
         return jax.numpy.asarray(array)
     with jax.default_device(device):
         return jax.numpy.asarray(array)

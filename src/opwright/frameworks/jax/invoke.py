@@ -17,7 +17,7 @@ from opwright.frameworks.jax.callbacks import Plan, on_numpy
 from opwright.frameworks.jax.execute import concrete, run_here
 from opwright.frameworks.jax.kernels import apply
 from opwright.frameworks.jax.primitive import default_device_type, device_type_of
-from opwright.outputs import same_objects
+from opwright.outputs import is_one, same_objects
 from opwright.rules.autograd import new_values
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def invoker(record: OpOverload, convert: Callable[[str, Any], Any]) -> Callable[
     schema = record.schema
     silent = not schema.returns and not schema.mutated
     numbers = has_other_returns(schema)
+    one, plain = is_one(record), not schema.mutated and all(str(r.type) == "Tensor" for r in schema.returns)
 
     def run(*values: Any) -> Any:
         arrays, template, refs = splitter.split(values)
@@ -42,11 +43,12 @@ def invoker(record: OpOverload, convert: Callable[[str, Any], Any]) -> Callable[
             return _run_untraced(call, arrays)
         arrays = same_axes(arrays)
         outs = call.bind(*arrays)
+        if plain:
+            return outs[0] if one else tuple(outs)
         avals = [jax.typeof(array) for array in arrays]
-        out = call.user_output(avals, outs)
         if refs:
             _write(record, template, call.structure(avals, len(outs)), outs, refs)
-        return out
+        return call.user_output(avals, outs)
 
     def invoke(*values: Any) -> Any:
         if modes.ACTIVE[0]:

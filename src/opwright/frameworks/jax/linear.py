@@ -18,7 +18,15 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from opwright.frameworks.jax.avals import is_inexact, same_axes, shaped, sharded_like, unsharded, zeros
+from opwright.frameworks.jax.avals import (
+    arrays,
+    is_inexact,
+    same_axes,
+    shaped,
+    sharded_like,
+    unsharded,
+    zeros,
+)
 from opwright.frameworks.jax.callbacks import original_errors
 
 if TYPE_CHECKING:
@@ -67,7 +75,7 @@ class Linear(ABC):
 
     def bind(self, saved: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         """Apply the map to arrays or tracers."""
-        outs: list[Any] = _linear.bind(*same_axes([*saved, *tangents]), rule=self, saved=len(saved))
+        outs: list[Any] = _linear.bind(*same_axes(arrays([*saved, *tangents])), rule=self, saved=len(saved))
         return outs
 
     def apply_by_transposing(self, saved: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
@@ -154,17 +162,18 @@ _linear.multiple_results = True
 
 
 @partial(jax.jit, static_argnames=("rule", "saved"))
-def _compiled(*arrays: Any, rule: Linear, saved: int) -> list[Any]:
-    return rule.apply(arrays[:saved], arrays[saved:])
+def _compiled(*operands: Any, rule: Linear, saved: int) -> list[Any]:
+    return rule.apply(operands[:saved], operands[saved:])
 
 
 @_linear.def_impl
-def _run(*arrays: Any, rule: Linear, saved: int) -> list[Any]:
+def _run(*operands: Any, rule: Linear, saved: int) -> list[Any]:
+    operands = tuple(arrays(operands))
     # Compiled, the author's rule is traced once; an opaque one would be compiled anew at each call.
     if rule.opaque or jax.config.jax_disable_jit or jax.config.jax_debug_nans or jax.config.jax_debug_infs:
-        return rule.apply(arrays[:saved], arrays[saved:])
+        return rule.apply(operands[:saved], operands[saved:])
     with original_errors():
-        return _compiled(*arrays, rule=rule, saved=saved)
+        return _compiled(*operands, rule=rule, saved=saved)
 
 
 @_linear.def_abstract_eval
@@ -175,6 +184,7 @@ def _abstract(*avals: Any, rule: Linear, saved: int) -> list[Any]:
 def _jvp(
     primals: Sequence[Any], moves: Sequence[Any], *, rule: Linear, saved: int
 ) -> tuple[list[Any], list[Any]]:
+    primals = arrays(primals)
     outs = rule.bind(primals[:saved], primals[saved:])
     sums: list[Any] = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
     moving = [type(move) is not ad.Zero for move in moves[saved:]]
@@ -200,7 +210,7 @@ def _jvp(
 def _transpose(cotangents: Sequence[Any], *args: Any, rule: Linear, saved: int) -> list[Any]:
     if all(type(one) is ad.Zero for one in cotangents):
         return [None] * len(args)
-    grads = rule.transpose(args[:saved], cotangents)
+    grads = rule.transpose(arrays(args[:saved]), cotangents)
     own = [
         grad if ad.is_undefined_primal(arg) else None for grad, arg in zip(grads, args[saved:], strict=True)
     ]
@@ -216,8 +226,8 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, rule: Linear,
     return outs, [0] * len(outs)
 
 
-def _traced(*arrays: Any, rule: Linear, saved: int) -> list[Any]:
-    return rule.apply(arrays[:saved], arrays[saved:])
+def _traced(*operands: Any, rule: Linear, saved: int) -> list[Any]:
+    return rule.apply(operands[:saved], operands[saved:])
 
 
 ad.primitive_jvps[_linear] = _jvp
