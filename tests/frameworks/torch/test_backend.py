@@ -11,7 +11,6 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.errors import ArgumentError, NoKernelError, OutputError
-from opwright.frameworks.torch import private
 from opwright.frameworks.torch.lowered import lowered_of
 
 NS = "torch_backend"
@@ -169,16 +168,6 @@ def test_torch_compile_inside_a_kernel(route):
 
     torch._dynamo.reset()
     assert torch.allclose(route(op)(torch.ones(2)), torch.ones(2).sin() + 1)
-
-
-def test_without_the_private_helpers(monkeypatch):
-    x, y = torch.ones(2), torch.ones(3)
-    assert private._stand_in_alias((x, [y]), {}, (x[:1],))
-    assert private._stand_in_alias((x,), {"y": y}, (y,))
-    assert not private._stand_in_alias((x, None, 3), {}, (y, x.clone()))
-    assert private._stand_in_alias((), {}, (x, x.view(-1)))
-    assert private._stand_in_requires_grad(x, [y, None], 3, z=x.clone().requires_grad_())
-    assert not private._stand_in_requires_grad(x, [y, None], 3)
 
 
 def test_one_runner_for_every_device_where_there_is_one_kernel():

@@ -1,4 +1,4 @@
-"""The matrix: operator kinds × transforms, through the Operator and through ``torch.ops``, in three forms.
+"""The matrix: operator kinds and transforms, through the Operator and through ``torch.ops``, in three forms.
 
 A cell is right or raises what is expected; one that is silently wrong fails.
 """
@@ -10,6 +10,7 @@ import shutil
 
 import pytest
 import torch
+
 import torch_matrix as matrix
 
 EVERY_TRANSFORM = ("numpy_sin", "mutating")
@@ -22,10 +23,14 @@ def _cells():
             marks = []
             if transform.slow and (kind.name not in EVERY_TRANSFORM or transform.inductor):
                 marks.append(pytest.mark.slow)
-            if transform.inductor and not (shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")):
+            if transform.inductor and not (
+                shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+            ):
                 marks.append(pytest.mark.skip(reason="inductor needs a C++ compiler, and there is none"))
             for route in ("operator", "torch.ops"):
-                yield pytest.param(kind, transform, route, marks=marks, id=f"{kind.name}-{transform.name}-{route}")
+                yield pytest.param(
+                    kind, transform, route, marks=marks, id=f"{kind.name}-{transform.name}-{route}"
+                )
 
 
 def _same(found, expected) -> bool:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.errors import DuplicateError, StaleError, UnsupportedError
-from opwright.frameworks.torch import private
+from opwright.errors import DuplicateError, StaleError
 from opwright.frameworks.torch.lowered import lowered_of
 
 NS = "torch_define"
@@ -132,19 +131,10 @@ print("fine")
     assert done.stdout == "fine\n", done.stderr
 
 
-def test_a_release_without_what_is_needed(monkeypatch):
-    monkeypatch.setattr(private, "_NEEDED", ("torch._C._gone",))
-    with pytest.raises(UnsupportedError) as error:
-        sine("unsupported")
-    assert str(error.value) == (
-        f"torch {torch.__version__} lacks what operators are made with\n"
-        "  got: torch._C._gone, all missing\n"
-        "  to fix: install a release between torch 2.9 and the newest that this version was tested with"
-    )
-
-
 def test_the_operator_s_tags_and_schema_in_torch():
-    @ow.custom_op(f"{NS}::tagged.one", mutates_args={"x"}, tags=("pointwise", torch.Tag.needs_fixed_stride_order))
+    @ow.custom_op(
+        f"{NS}::tagged.one", mutates_args={"x"}, tags=("pointwise", torch.Tag.needs_fixed_stride_order)
+    )
     def op(x: Tensor, n: int = 2, *, dtype: torch.dtype = torch.float32) -> None: ...
 
     native = torch.ops.torch_define.tagged.one

@@ -33,7 +33,11 @@ def route(request):
 @pytest.fixture(params=["fake", "meta"])
 def tensor(request):
     def make(x):
-        return FakeTensorMode(allow_non_fake_inputs=True).from_tensor(x) if request.param == "fake" else x.to("meta")
+        return (
+            FakeTensorMode(allow_non_fake_inputs=True).from_tensor(x)
+            if request.param == "fake"
+            else x.to("meta")
+        )
 
     return make
 
@@ -43,7 +47,8 @@ def test_no_fake(route, tensor):
         route(copy)(tensor(torch.ones(2)))
     assert str(error.value) == (
         f"{NS}::copy was called with fake inputs and no fake impl is registered for it\n"
-        "  expected: a function from the metadata of its inputs to that of its outputs; torch.compile, torch.export "
+        "  expected: a function from the metadata of its inputs to that of its outputs; "
+        "torch.compile, torch.export "
         "and meta tensors need it\n"
         f"  registered at: {copy._record.source}\n"
         f"  to fix: add one: @opwright.register_fake('{NS}::copy')"

@@ -58,7 +58,8 @@ FIX = "return None for an argument without a gradient, or a dict by argument nam
         (
             lambda g: (g,),
             [
-                "backward of torch_gradients::mul returned an incorrect number of gradients (expected 2, got 1)",
+                "backward of torch_gradients::mul returned an incorrect number of gradients "
+                "(expected 2, got 1)",
                 "expected: one for each of x, y",
                 "got: 1, none for y",
             ],
@@ -66,7 +67,8 @@ FIX = "return None for an argument without a gradient, or a dict by argument nam
         (
             lambda g: g,
             [
-                "backward of torch_gradients::mul returned an incorrect number of gradients (expected 2, got 1)",
+                "backward of torch_gradients::mul returned an incorrect number of gradients "
+                "(expected 2, got 1)",
                 "expected: one for each of x, y",
                 "got: 1, none for y",
             ],
@@ -74,7 +76,8 @@ FIX = "return None for an argument without a gradient, or a dict by argument nam
         (
             lambda g: (g, g, g),
             [
-                "backward of torch_gradients::mul returned an incorrect number of gradients (expected 2, got 3)",
+                "backward of torch_gradients::mul returned an incorrect number of gradients "
+                "(expected 2, got 3)",
                 "expected: one for each of x, y",
                 "got: 3, more than there are arguments",
             ],
@@ -148,7 +151,8 @@ def test_gradients_of_a_list_must_be_a_list(which, returned, got):
         with pytest.raises(GradientError) as error:
             run()
         assert str(error.value) == (
-            f"backward of {NS}::total: the gradient of xs must be a list of the same structure as the inputs\n"
+            f"backward of {NS}::total: the gradient of xs must be a list of the same structure as the "
+            "inputs\n"
             "  expected: a list of 2 gradients\n"
             f"  got: {got}\n"
             f"  registered at: {handle.source}"
@@ -176,7 +180,9 @@ def test_gradients_that_are_expanded_transposed_or_none(which):
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_broadcast_gradient_is_summed_as_torch_does(which):
     call = calls(mul)[which]
-    handle = ow.register_autograd(mul, lambda ctx, g: (g * ctx.saved_tensors[1], g * ctx.saved_tensors[0]), setup_context=save)
+    handle = ow.register_autograd(
+        mul, lambda ctx, g: (g * ctx.saved_tensors[1], g * ctx.saved_tensors[0]), setup_context=save
+    )
     x, b = torch.randn(4, 3, dtype=torch.double), torch.randn(3, dtype=torch.double)
     leaf = b.clone().requires_grad_()
     call(x, leaf).sum().backward()
@@ -189,7 +195,9 @@ def test_a_broadcast_gradient_is_summed_as_torch_does(which):
 @pytest.mark.parametrize("which", [0, 1])
 def test_the_same_tensor_twice(which):
     call = calls(mul)[which]
-    handle = ow.register_autograd(mul, lambda ctx, g: (g * ctx.saved_tensors[1], g * ctx.saved_tensors[0]), setup_context=save)
+    handle = ow.register_autograd(
+        mul, lambda ctx, g: (g * ctx.saved_tensors[1], g * ctx.saved_tensors[0]), setup_context=save
+    )
     x = torch.tensor([2.0, 3.0], requires_grad=True)
     for _ in range(3):
         (grad,) = torch.autograd.grad(call(x, x).sum(), x)

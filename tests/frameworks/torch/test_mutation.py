@@ -183,7 +183,8 @@ def test_a_captured_tensor_is_not_touched(route, transform):
     with pytest.raises(UnsupportedError) as error:
         run()
     assert str(error.value) == (
-        f"{NS}::multiply would mutate a captured tensor, argument x, inside a transform of torch.func, which its "
+        f"{NS}::multiply would mutate a captured tensor, argument x, inside a transform of "
+        "torch.func, which its "
         "derivative would not know of\n"
         "  expected: a tensor that the transform was given, or that was made inside it\n"
         "  to fix: pass x.clone(), or give x to the transform as an argument"

@@ -98,7 +98,9 @@ def test_tensors_that_are_not_taken(route, tensor, got):
         "  expected: a dense tensor on the CPU, of a dtype that NumPy has\n"
         f"  got: {got}: "
     )
-    assert str(error.value).endswith("to fix: convert it first, or register a kernel with torch tensors for it")
+    assert str(error.value).endswith(
+        "to fix: convert it first, or register a kernel with torch tensors for it"
+    )
 
 
 def test_without_ml_dtypes(route, monkeypatch):
@@ -108,7 +110,8 @@ def test_without_ml_dtypes(route, monkeypatch):
     with pytest.raises(NoNumPyError) as error:
         route(same)(torch.ones(2, dtype=torch.bfloat16))
     assert str(error.value) == (
-        f"{NS}::same: argument x: a NumPy kernel was given a bfloat16 tensor, and NumPy alone has no bfloat16\n"
+        f"{NS}::same: argument x: a NumPy kernel was given a bfloat16 tensor, and NumPy alone has no "
+        "bfloat16\n"
         "  to fix: pip install ml_dtypes, or convert the tensor first, for example with .float()"
     )
 

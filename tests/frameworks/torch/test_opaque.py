@@ -98,7 +98,9 @@ def test_first_derivatives(f):
     x, w = X.clone().requires_grad_(), W.clone().requires_grad_()
     assert same(torch.autograd.grad(f(x, w), (x, w)), wanted)
     batch = torch.stack([X, 2 * X])
-    assert torch.allclose(vmap(grad(f), in_dims=(0, None))(batch, W), vmap(grad(expected), in_dims=(0, None))(batch, W))
+    assert torch.allclose(
+        vmap(grad(f), in_dims=(0, None))(batch, W), vmap(grad(expected), in_dims=(0, None))(batch, W)
+    )
 
 
 def test_compiled(f):
@@ -131,9 +133,11 @@ def test_a_second_derivative_raises(route, transform):
     with pytest.raises(MissingRuleError) as error:
         run()
     assert str(error.value) == (
-        f"second derivative of {NS}::once: no autograd formula was registered for its backward, which runs as one "
+        f"second derivative of {NS}::once: no autograd formula was registered for its backward, which "
+        "runs as one "
         "opaque kernel\n"
-        "  expected: a backward of differentiable operations of the arrays that it gets, not once_differentiable\n"
+        "  expected: a backward of differentiable operations of the arrays that it gets, not "
+        "once_differentiable\n"
         f"  registered at: {once._record.rule('autograd').source}\n"
         "  to fix: write it so, or make it an operator of its own with register_autograd"
     )
@@ -163,7 +167,9 @@ def test_a_jax_definition_on_tensors(route):
         ctx.save_for_backward(inputs[0])
         ctx.k = inputs[1]
 
-    op.register_autograd(lambda ctx, g: (g * jnp.cos(ctx.saved_tensors[0]) * ctx.k, None), setup_context=setup)
+    op.register_autograd(
+        lambda ctx, g: (g * jnp.cos(ctx.saved_tensors[0]) * ctx.k, None), setup_context=setup
+    )
     call = route(op)
     x = torch.randn(3, requires_grad=True)
     assert torch.allclose(call(x), 2 * x.sin())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import enum
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 import opwright as ow
 from opwright.errors import ArgumentError, MixedFrameworksError
@@ -57,7 +60,9 @@ def test_arguments_that_are_no_tensors(calls, given, error, text):
 def test_symbolic_numbers():
     sine.register_fake(lambda x, k=1.0: torch.empty_like(x))
     torch._dynamo.reset()
-    compiled = torch.compile(lambda x: sine(x, float(x.shape[0])), fullgraph=True, backend="aot_eager", dynamic=True)
+    compiled = torch.compile(
+        lambda x: sine(x, float(x.shape[0])), fullgraph=True, backend="aot_eager", dynamic=True
+    )
     for size in (3, 5):
         x = torch.ones(size)
         assert torch.allclose(compiled(x), x.sin() * size)
@@ -73,3 +78,75 @@ def test_a_symbolic_size_outside_dynamo():
     sized.register_fake(lambda x, sizes, n: x.new_empty(sizes))
     traced = make_fx(lambda x: sized(x, [x.shape[0], 2], x.shape[0]), tracing_mode="symbolic")(torch.ones(4))
     assert torch.equal(traced(torch.ones(3)), torch.full((3, 2), 3.0))
+
+
+class Shape(enum.Enum):
+    ROUND = "round"
+    SQUARE = "square"
+
+
+def _with_enum(name, backward):
+    seen = []
+
+    @ow.custom_op(f"{NS}::{name}", mutates_args=())
+    def area(x: Tensor, shape: Shape = Shape.ROUND) -> Tensor:
+        seen.append(shape)
+        return x * (3.0 if shape is Shape.ROUND else 4.0)
+
+    @area.register_fake
+    def _(x, shape=Shape.ROUND):
+        seen.append(shape)
+        return torch.empty_like(x)
+
+    def setup_context(ctx, inputs, output):
+        _, ctx.shape = inputs
+        seen.append(ctx.shape)
+
+    area.register_autograd(backward, setup_context=setup_context)
+
+    @area.register_vmap
+    def _(info, in_dims, x, shape):
+        seen.append(shape)
+        return area(x, shape), in_dims[0]
+
+    return area, seen
+
+
+def _factor(ctx):
+    return 3.0 if ctx.shape is Shape.ROUND else 4.0
+
+
+@pytest.mark.parametrize(
+    ("given", "member"), [((), Shape.ROUND), ((Shape.SQUARE,), Shape.SQUARE), (("square",), Shape.SQUARE)]
+)
+def test_every_rule_gets_members_of_an_enum(given, member):
+    torch._dynamo.reset()
+    area, seen = _with_enum("area", lambda ctx, grad: (grad * _factor(ctx), None))
+    factor = 3.0 if member is Shape.ROUND else 4.0
+    for _ in range(6):  # the first call of a default with a gradient goes through the dispatcher
+        x = torch.ones(2, requires_grad=True)
+        area(x, *given).sum().backward()
+        assert x.grad.tolist() == [factor, factor]
+    x = torch.ones(2, 2)
+    area(x.to("meta"), *given)
+    for gradient in (
+        torch.func.grad(lambda x: area(x, *given).sum()),
+        torch.func.vmap(torch.func.grad(lambda x: area(x, *given).sum())),
+        torch.compile(torch.func.grad(lambda x: area(x, *given).sum()), fullgraph=True, backend="aot_eager"),
+        torch.func.jacfwd(lambda x: area(x, *given).sum()),
+    ):
+        assert torch.equal(gradient(x), torch.full((2, 2), factor))
+    assert set(seen) == {member}
+
+
+def test_an_opaque_backward_gets_members_of_an_enum():
+    @once_differentiable
+    def backward(ctx, grad):
+        return grad * _factor(ctx), None
+
+    area, seen = _with_enum("opaque_area", backward)
+    for given in ((), (Shape.SQUARE,)) * 3:
+        x = torch.ones(2, requires_grad=True)
+        area(x, *given).sum().backward()
+        assert x.grad.tolist() == [4.0, 4.0] if given else [3.0, 3.0]
+    assert set(map(type, seen)) == {Shape}

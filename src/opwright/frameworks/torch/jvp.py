@@ -5,6 +5,7 @@
 * What was saved carries tangents of this level: a rule sees it without, and keeps those of outer levels.
 * Forward-grad mode is off when torch calls a jvp; without turning it on, nested tangents are silently zero.
 * The tangent of a mutated argument must change in place.
+* Torch makes a zero of a tangent that is missing beside one that is there, so a rule may see either.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ def keep(
     own = rule.setup_context if rule is not None else None
     if own is not None:
         call.context = Context(ctx.needs_input_grad)
-        run_setup_context(own, plan.state.record.schema, call.context, inputs, out)
+        state = plan.state
+        run_setup_context(own, state.record.schema, call.context, state.authors(inputs), out)
     constant = {id(tensor) for tensor in getattr(ctx, "non_differentiable", None) or ()}
     call.templates = tuple(
         (tensor.detach(), id(tensor) not in constant and _differentiable(tensor))

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch.library import Library, register_torch_dispatch
 
-from opwright.frameworks.torch import backend, private
+from opwright.frameworks.torch import backend, fake, private
 from opwright.frameworks.torch.lowered import MUTATE
 from opwright.keys import DEFAULT
 from opwright.outputs import is_one, same_objects
 from opwright.overload import Kernel, OpOverload
+from opwright.rules.fake import FakeRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,15 +40,23 @@ def _record(state: Lowered) -> OpOverload:
     schema = replace(record.schema, name=f"{namespace}::{MUTATE}{name}", returns=rest, is_tuple=False)
     single = is_one(record)
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        flat = (*args, *(kwargs[name] for name in state.names))
-        out = backend.runner_for(state, flat)(flat)
-        outs = (out,) if single else out
-        kept = tuple(one for index, one in enumerate(outs) if index not in returned)
-        return None if not kept else kept[0] if len(kept) == 1 else kept
+    def without(runner_of: Callable[[tuple[Any, ...]], Callable[..., Any]]) -> Callable[..., Any]:
+        """Return the function that runs what ``runner_of`` gives and leaves out what is mutated."""
 
+        def run(*args: Any, **kwargs: Any) -> Any:
+            flat = (*args, *(kwargs[name] for name in state.names))
+            out = runner_of(flat)(flat)
+            outs = (out,) if single else out
+            kept = tuple(one for index, one in enumerate(outs) if index not in returned)
+            return None if not kept else kept[0] if len(kept) == 1 else kept
+
+        return run
+
+    run = without(lambda flat: backend.runner_for(state, flat))
+    faked = without(lambda flat: fake.make_runner(state))
     found = OpOverload(schema, flavour="torch", source=record.source, non_differentiable=True)
     found.kernels = (Kernel(run, DEFAULT, "torch", record.source),)
+    found.rules = (FakeRule(faked, "torch", record.source),)
     return found
 
 
