@@ -235,3 +235,29 @@ def test_residuals_are_the_callers_arrays():
     _, pull = jax.vjp(lambda x: op(x, X), X)
     pull(X)
     assert kept[0].unsafe_buffer_pointer() == X.unsafe_buffer_pointer()
+
+
+@pytest.mark.parametrize("x", [1.5, np.float32(1.5), np.asarray(1.5, np.float32)])
+def test_primals_and_tangents_may_be_numbers(x):
+    @ow.custom_op("jaxd::sine", mutates_args=())
+    def sine(x: np.ndarray, n: int = 0) -> np.ndarray:
+        return np.asarray(np.sin(x + n * np.pi / 2), x.dtype)
+
+    sine.register_fake(lambda x, n=0: ow.empty_like(x))
+
+    def setup_context(ctx, inputs, output):
+        x, ctx.n = inputs
+        ctx.save_for_backward(x)
+
+    sine.register_autograd(
+        lambda ctx, g: (g * sine(ctx.saved_tensors[0], ctx.n + 1), None), setup_context=setup_context
+    )
+    f = sine
+    for n in range(1, 4):
+        f = jax.grad(f)
+        np.testing.assert_allclose(f(x), np.sin(1.5 + n * np.pi / 2), rtol=1e-5)
+    one = type(x)(1.0) if not isinstance(x, np.ndarray) else np.ones_like(x)
+    np.testing.assert_allclose(jax.jvp(sine, (x,), (one,))[1], np.cos(1.5), rtol=1e-5)
+    np.testing.assert_allclose(jax.vjp(sine, x)[1](jnp.float32(2.0))[0], 2 * np.cos(1.5), rtol=1e-5)
+    np.testing.assert_allclose(jax.linearize(sine, x)[1](one), np.cos(1.5), rtol=1e-5)
+    np.testing.assert_allclose(jax.hessian(sine)(x), -np.sin(1.5), rtol=1e-5)

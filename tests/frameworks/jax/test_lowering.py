@@ -12,6 +12,7 @@ import pytest
 import opwright as ow
 from opwright.frameworks.jax import callbacks, ffi, lowering
 from opwright.frameworks.jax.call import Call
+from opwright.frameworks.jax.framework import FRAMEWORK
 from opwright.frameworks.jax.vmap import NoVmapRuleWarning
 
 X = jnp.asarray([0.5, -1.25, 2.0])
@@ -206,3 +207,11 @@ def test_static_arguments_as_text(value):
     assert type(back) is type(value)
     assert repr(back) == repr(value)
     assert ffi.text(object()) is None
+
+
+def test_the_routes_of_an_operator():
+    host = "tvm-ffi" if ffi.installed() else "buffer_callback"
+    record = routed("shown")._record
+    assert FRAMEWORK.routes(record) == {"cpu": f"{host} (numpy, {record.source})"}
+    where = mixture._record.source
+    assert FRAMEWORK.routes(mixture._record) == dict.fromkeys(("cpu", "cuda", "tpu"), f"inlined (array_api, {where})")

@@ -11,7 +11,7 @@ import numpy as np
 from opwright.dtypes import as_dtype
 from opwright.entry import deciding
 from opwright.frameworks.base import Framework, no_kernel
-from opwright.frameworks.jax import eager, fake, invoke
+from opwright.frameworks.jax import eager, fake, invoke, lowering
 from opwright.frameworks.jax.kernels import State
 from opwright.frameworks.jax.primitive import default_device_type, primitive
 from opwright.keys import key_of
@@ -85,6 +85,10 @@ class JAXFramework(Framework):
     def native(self, record: OpOverload) -> Any:
         """Return the primitive of an overload."""
         return primitive(record.qualname.replace("::", "."))
+
+    def routes(self, record: OpOverload) -> dict[str, str]:
+        """Return how the kernels of an overload are reached from compiled programs, by device type."""
+        return lowering.routes(record)
 
     def run_fake(self, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a fake that is written with JAX, on tracers."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from opwright.frameworks.jax.callbacks import Plan
+    from opwright.overload import OpOverload
 
 PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "tpu": "tpu"}
 """JAX's platforms, with their device types in torch's words."""
@@ -110,3 +111,24 @@ def _as_promised(plan: Plan, index: int, result: Any, aval: Any) -> Any:
     if isinstance(result, jax.core.Tracer) and not getattr(jax.typeof(result), "weak_type", False):
         return result
     return jax.lax.convert_element_type(result, aval.dtype)
+
+
+def routes(record: OpOverload) -> dict[str, str]:
+    """Return the route of an operator's kernel, and which kernel it is, for each device type that has one.
+
+    What a host kernel's dtypes or static arguments rule out is not known here: such a call takes
+    ``buffer_callback`` where ``tvm-ffi`` is named.
+    """
+    found: dict[str, str] = {}
+    for device_type in dict.fromkeys(PLATFORMS.values()):
+        kernel = record.select_kernel("jax", device_type)
+        if kernel is None:
+            continue
+        if kernel.flavour in ("jax", "array_api"):
+            chosen = "inlined"
+        elif device_type == "cpu" and ffi.usable(()):
+            chosen = "tvm-ffi"
+        else:
+            chosen = "buffer_callback" if callbacks.has_buffers() else "pure_callback"
+        found[device_type] = f"{chosen} ({kernel.flavour}, {kernel.source})"
+    return found
