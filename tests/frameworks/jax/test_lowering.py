@@ -213,5 +213,5 @@ def test_the_routes_of_an_operator():
     host = "tvm-ffi" if ffi.installed() else "buffer_callback"
     record = routed("shown")._record
     assert FRAMEWORK.routes(record) == {"cpu": f"{host} (numpy, {record.source})"}
-    where = mixture._record.source
-    assert FRAMEWORK.routes(mixture._record) == dict.fromkeys(("cpu", "cuda", "tpu"), f"inlined (array_api, {where})")
+    inlined = f"inlined (array_api, {mixture._record.source})"
+    assert FRAMEWORK.routes(mixture._record) == dict.fromkeys(("cpu", "cuda", "tpu"), inlined)
