@@ -109,6 +109,8 @@ def add_to_both(x: torch.Tensor, k: float, y: torch.Tensor) -> None:
 
 
 def matmul_fake(x, w):
+    torch._check(x.dtype == w.dtype, lambda: "dtypes do not fit")
+    torch._check(x.ndim == w.ndim == 2, lambda: "numbers of axes do not fit")
     torch._check(x.shape[1] == w.shape[0], lambda: "sizes do not fit")
     return x.new_empty((x.shape[0], w.shape[1]))
 

@@ -353,7 +353,9 @@ def raised(error: BaseException | None) -> str:
     """Return an exception for a message: its class, and its text in full where that is short."""
     text = str(error)
     lines = text.splitlines() or [""]
-    if len(lines) > 1 and len(text) > 200:
+    if "Traceback" in lines[0]:  # of the other side of a callback: its end says what was raised
+        text = f"... {lines[-1].strip()}"
+    elif len(lines) > 1 and len(text) > 200:
         text = lines[0] + " ..."
     if len(text) > 300:
         text = text[:300] + " ..."

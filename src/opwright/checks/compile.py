@@ -155,13 +155,13 @@ def _cases(probe: Probe) -> Iterator[tuple[Sample, Point | None]]:
 def _compiled(case: Case) -> Iterator[Finding]:
     probe = case.probe
     program, error = attempt(case.compiler.program, probe.record, probe.values(case.sample))
-    probe.compared()
     result = None
     if program is not None:
         result, error = attempt(case.run, program, case.sample)
     if program is None or result is None:
         yield from _raised(case, error, "the operator")
         return
+    probe.compared()
     run = probe.run(case.sample) if case.point is None else case.point.run
     outputs = probe.outputs_of(result)
     same = probe.random_reason() is None
@@ -190,6 +190,7 @@ def _raised(case: Case, error: Exception | None, what: str) -> Iterator[Finding]
         probe.skip(str(refused).splitlines()[0])
         return
     rule, place, inner = culprit(probe.record, error)
+    probe.compared()
     yield case.finding(
         "OW801",
         f"the {rule} cannot be compiled by {case.compiler.name}" if rule

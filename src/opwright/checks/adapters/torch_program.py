@@ -59,7 +59,7 @@ class TorchProgram(Program):
     def call(self, values: Sequence[Any], *, other_size: bool = False) -> Called:
         """Run the program; mutated arguments are changed in place."""
         arrays = [v for a, v in zip(self._record.schema.arguments, values, strict=True) if _is_passed(a, v)]
-        with _quiet(error_on_recompile=other_size):
+        with _configured(error_on_recompile=other_size):
             try:
                 out = self._compiled(*arrays)
             except Exception as error:
@@ -88,16 +88,21 @@ def function_of(record: OpOverload, values: Sequence[Any]) -> Callable[..., Any]
         if _is_passed(argument, value):
             names.append(name)
         else:
-            namespace[name] = value if value is None else convert(argument.base, value)
+            named = value is not None and argument.base in ("ScalarType", "Device", "Layout", "MemoryFormat")
+            namespace[name] = convert(argument.base, value) if named else value
         texts.append(f"{argument.name}={name}" if argument.kwarg_only else name)
     return _defined(f"def program({', '.join(names)}):\n    return op({', '.join(texts)})", namespace)
 
 
-def _quiet(**config: Any) -> AbstractContextManager[Any]:
+@contextmanager
+def _configured(**config: Any) -> Iterator[None]:
+    """Configure Dynamo, and let a compiled backward run twice, as the laws do."""
     import torch._dynamo.config
+    import torch._functorch.config
 
-    found: AbstractContextManager[Any] = torch._dynamo.config.patch(**config)  # noqa: SLF001  (its public name)
-    return found
+    dynamo, functorch = torch._dynamo.config, torch._functorch.config  # noqa: SLF001  (their public names)
+    with dynamo.patch(**config), functorch.patch(donated_buffer=False):
+        yield
 
 
 def _reason(error: Exception) -> str:
