@@ -89,7 +89,7 @@ class Dispatch(private.SingleLevelFunction):
                 if old is not None:
                     inputs[position] = old
         if plan.rule is not None:
-            run_setup_context(plan.rule.setup_context, state.record.schema, ctx, inputs, out)
+            run_setup_context(plan.rule.setup_context, state.record.schema, ctx, state.authors(inputs), out)
         if call.full:
             jvp.keep(ctx, call, values=values, inputs=inputs, outputs=outputs, out=out)
         return tuple(outputs)
@@ -152,7 +152,7 @@ def make_kernel(state: Lowered, make_lean: Callable[..., Any] | None = None) -> 
             with below():
                 return redispatch(keyset & after, *args, **kwargs)
         flat = state.flat(args, kwargs)
-        if not full and plain and make_lean is not None:
+        if not full and plain and make_lean is not None and not state.enums:  # it goes on with plain values
             lean = state.cache.get("lean") or state.derive(
                 "lean", lambda: make_lean(state, go_on, _unchanged)
             )

@@ -101,7 +101,7 @@ def _rule_runner(state: Lowered, rule: Rule) -> Run:
 
     def run(flat: tuple[Any, ...]) -> Any:
         with entered_ctx(context):
-            out = state.apply(rule.fn, flat)
+            out = state.apply(rule.fn, tuple(state.authors(flat)))
         outs = (out,) if single else out
         if not returns:
             outs = () if out is None else (out,)

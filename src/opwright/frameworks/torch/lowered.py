@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from opwright.frameworks.torch.convert import NAMED, to_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch.library import Library
 
@@ -31,13 +32,13 @@ class Lowered:
     """One overload of ours in torch's dispatcher.
 
     ``count`` is the number of positional arguments, ``names`` the keyword-only ones, ``defaults`` one value
-    for each argument (None where there is none). ``cache`` holds what kernels derive from the record's
-    present kernels and rules; a change empties it. ``opaque`` has the rules whose bodies run as operators of
-    their own (``inner``), each with what stands in for it; ``backward_of`` is the rule that such an
-    operator runs. ``stand_in`` mutates as this one does and does not return it. ``bundle`` is the
-    library that is being filled. ``runs`` counts those of an operator
-    that mutates; ``warned`` says whether the loop of vmap was warned of, ``dual`` whether a level of
-    forward mode was seen that compiled code had entered.
+    for each argument (None where there is none), as torch has it. ``cache`` holds what kernels derive from
+    the record's present kernels and rules; a change empties it. ``enums`` has the positions and classes of
+    ``Enum`` arguments. ``opaque`` has the rules whose bodies run as operators of their own (``inner``), each
+    with what stands in for it; ``backward_of`` is the rule that such an operator runs. ``stand_in`` mutates
+    as this one does and does not return it. ``bundle`` is the library that is being filled. ``runs`` counts
+    those of an operator that mutates; ``warned`` says whether the loop of vmap was warned of, ``dual``
+    whether a level of forward mode was seen that compiled code had entered.
     """
 
     __slots__ = (
@@ -47,6 +48,7 @@ class Lowered:
         "count",
         "defaults",
         "dual",
+        "enums",
         "fast",
         "fragment",
         "inner",
@@ -74,6 +76,7 @@ class Lowered:
         self.total = len(arguments)
         self.count = self.total - len(self.names)
         self.defaults = tuple(map(_default, arguments))
+        self.enums = tuple((i, a.choices) for i, a in enumerate(arguments) if isinstance(a.choices, type))
         self.tensors = tuple(i for i, a in enumerate(arguments) if a.has_tensors)
         self.lists = tuple(i for i, a in enumerate(arguments) if a.is_tensor_list)
         self.mutated = tuple(i for i, a in enumerate(arguments) if a.is_write and a.has_tensors)
@@ -101,6 +104,16 @@ class Lowered:
             missing = zip(self.names, self.defaults[count:], strict=True)
             args += tuple([kwargs.get(name, default) for name, default in missing])
         return args
+
+    def authors(self, flat: Sequence[Any]) -> Sequence[Any]:
+        """Return the values as rules take them: members of an ``Enum``, which torch has as plain values."""
+        if not self.enums:
+            return flat
+        values = list(flat)
+        for index, kind in self.enums:
+            if values[index] is not None:
+                values[index] = kind(values[index])
+        return tuple(values)
 
     def keywords(self, flat: tuple[Any, ...]) -> dict[str, Any]:
         """Return the keyword-only arguments among one value for each argument."""
@@ -135,6 +148,8 @@ def _default(argument: Argument) -> Any:
         several = value if argument.is_list else (value,)
         found = [to_torch(argument.base, one) for one in several]
         return found if argument.is_list else found[0]
+    if isinstance(value, Enum):
+        return value.value
     return list(value) if argument.is_list else value
 
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -121,6 +122,8 @@ def _keep(value: Any, saved: list[torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         saved.append(value)
         return _Saved(len(saved) - 1)
+    if isinstance(value, Enum):
+        return value.value
     return [_keep(one, saved) for one in value] if value.__class__ in (list, tuple) else value
 
 
@@ -173,7 +176,7 @@ def _kernel(state: Lowered, rule: AutogradRule) -> Callable[..., Any]:
             asked[index] = entry if state.record.schema.arguments[index].is_tensor_list else entry[0]
         ctx = Context(tuple(asked))
         output = None if not outs else outs[0] if returned == 1 and not schema.is_tuple else outs
-        run_setup_context(rule.setup_context, schema, ctx, values, output)
+        run_setup_context(rule.setup_context, schema, ctx, state.authors(values), output)
         entries = split_gradients(rule, schema, fn(ctx, *crossed[total + returned :]))
         return _results(state, flat, needs, entries, other)
 

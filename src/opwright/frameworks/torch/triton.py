@@ -167,6 +167,6 @@ def _body(state: Lowered, rule: DecompositionRule) -> Callable[..., Any]:
         if private.exporting() or not runs or rule.interpreted():
             return mode.__torch_dispatch__(func, types, args, kwargs)
         with mode:
-            return state.apply(rule.fn, flat)
+            return state.apply(rule.fn, tuple(state.authors(flat)))
 
     return decompose

@@ -93,7 +93,7 @@ def _call_rule(
     in_dims = dims[: state.count]
     if not all(map(_unbatched, dims[state.count :])):
         in_dims = dims
-    returned = state.apply(rule.fn, values, info, in_dims)
+    returned = state.apply(rule.fn, tuple(state.authors(values)), info, in_dims)
     if not isinstance(returned, tuple) or len(returned) != 2:
         got = f"{type(returned).__name__}" + (f" of {len(returned)}" if isinstance(returned, tuple) else "")
         raise _bad(state, rule, "a tuple (outputs, out_dims), two returns", got)
