@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def jvp(call: Call, primals: Sequence[Any], tangents: Sequence[Any]) -> Pair:
     """Return the outputs of an operator and their tangents."""
     record = call.record
-    primals = arrays(primals)
+    primals, tangents = arrays(primals), arrays(tangents)
     outs = call.bind(*primals)
     live = tuple(is_live(tangent) for tangent in tangents)
     inexact = [is_inexact(out) for out in outs]

@@ -70,7 +70,7 @@ def shaped(shape: Sequence[Any], dtype: Any, operands: Sequence[Any]) -> Any:
 
 
 def arrays(values: Sequence[Any]) -> list[Any]:
-    """Return the values with numbers made arrays: a primal, or a literal of a jaxpr, may be a Python number."""
+    """Return the values with numbers made arrays: primals and literals of jaxprs may be Python numbers."""
     return [
         jax.numpy.asarray(value, jax.typeof(value).dtype)
         if isinstance(value, bool | int | float | complex | np.generic)
