@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
@@ -98,3 +100,28 @@ def _watched(operator, called):
     watched.register_samples(lambda: [(np.ones((3, 4)),)])
     watched.register_vmap(lambda info, in_dims, x: (called.append(1), rule.fn(info, in_dims, x))[1])
     return watched
+
+
+def test_a_compiled_backward_runs_twice_and_strings_stay_strings(ns):
+    pytest.importorskip("torch", reason="torch is not installed")
+
+    @ow.custom_op(f"{ns}::power", mutates_args=())
+    def power(x: np.ndarray, mode: Literal["square", "cube"] = "square") -> np.ndarray:
+        return np.asarray(x ** (2 if mode == "square" else 3))
+
+    power.register_fake(lambda x, mode="square": ow.empty_like(x))
+
+    def setup_context(ctx, inputs, output):
+        x, ctx.n = inputs[0], 2 if inputs[1] == "square" else 3
+        ctx.save_for_backward(x)
+
+    @power.register_autograd(setup_context=setup_context)
+    def _(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * (ctx.n * x ** (ctx.n - 1)) * (
+            1 + 0 * x
+        ), None  # has an intermediate value that it saves
+
+    for mode in ("square", "cube"):
+        outcome = outcome_of(power, "torch", np.array([0.5, 2.0]), mode)
+        assert (outcome.status, outcome.findings) == ("passed", ())

@@ -83,13 +83,14 @@ class Graph:
 
     def pull(self, cotangents: Sequence[Any]) -> list[Any]:
         """Return one gradient for each argument for one cotangent for each output."""
-        import torch
+        import torch._functorch.config
 
         outs, grads = self._roots(cotangents)
         found = [None] * len(self.leaves)
         if outs:
             leaves = list(self.leaves.values())
-            found = torch.autograd.grad(outs, leaves, grads, retain_graph=True, allow_unused=True)
+            with torch._functorch.config.patch(donated_buffer=False):  # noqa: SLF001  (a compiled graph is kept)
+                found = torch.autograd.grad(outs, leaves, grads, retain_graph=True, allow_unused=True)
         return self._nested(found)
 
     def second(self, cotangents: Sequence[Any], directions: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,7 @@ from opwright.frameworks.base import load
 from opwright.source import GENERATED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from opwright.checks.adapters.base import Adapter
     from opwright.overload import OpOverload
