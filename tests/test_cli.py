@@ -363,3 +363,11 @@ def test_output_that_nobody_reads_is_no_error(module):
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_python_runs_the_package():
+    done = subprocess.run(
+        [sys.executable, "-m", "opwright", "explain", "OW301"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("OW301\n")
