@@ -27,7 +27,7 @@ def native(op):
 
 
 def inplace(name, body=lambda x, y: x.mul_(y)):
-    @ow.custom_op(name, mutates_args={"x"}, tags=torch.Tag.inplace)
+    @ow.custom_op(name, mutates_args={"x"}, tags="inplace")
     def op(x: Tensor, y: Tensor) -> Tensor:
         return body(x, y)
 
@@ -35,7 +35,7 @@ def inplace(name, body=lambda x, y: x.mul_(y)):
 
 
 def out_of(name, body=lambda x, out: out.copy_(x.sin())):
-    @ow.custom_op(name, mutates_args={"out"}, tags=torch.Tag.out)
+    @ow.custom_op(name, mutates_args={"out"}, tags="out")
     def op(x: Tensor, *, out: Tensor) -> Tensor:
         return body(x, out)
 
@@ -65,7 +65,7 @@ def test_row_26_something_else_comes_back(name):
 
 
 def test_row_29_out_arguments_are_returned(name):
-    @ow.custom_op(name, mutates_args={"a", "b"}, tags=torch.Tag.out)
+    @ow.custom_op(name, mutates_args={"a", "b"}, tags="out")
     def op(x: Tensor, *, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         return a.copy_(x), b.copy_(2 * x)
 
@@ -139,8 +139,8 @@ def test_row_66_67_an_inplace_operator_by_define(lib, name):
     library = ow.Library(NS, "FRAGMENT")
     base = name.partition("::")[2] + "_"
     with pytest.raises(ValueError, match=r"Tag\.inplace"):
-        library.define(f"{base}wrong(Tensor x) -> Tensor", tags=torch.Tag.inplace)
-    library.define(f"{base}(Tensor(a!) x, Tensor y) -> Tensor(a!)", tags=torch.Tag.inplace)
+        library.define(f"{base}wrong(Tensor x) -> Tensor", tags="inplace")
+    library.define(f"{base}(Tensor(a!) x, Tensor y) -> Tensor(a!)", tags="inplace")
     library.impl(base, lambda x, y: x.add_(y), "CompositeExplicitAutograd")
     op = getattr(torch.ops.behaviours_tags, base)
 

@@ -31,7 +31,7 @@ COMPILERS = [
 @ow.custom_op(
     f"{NS}::scale_",
     mutates_args={"x"},
-    tags=torch.Tag.inplace if hasattr(torch.Tag, "inplace") else "inplace",
+    tags="inplace",
 )
 def scale_(x: Tensor, y: Tensor) -> Tensor:
     return x.mul_(y)

@@ -54,7 +54,7 @@ def _generate(state: Lowered) -> Callable[..., Any]:
             body.append(f"if not {names.add('are_tensors', _are_tensors)}({name}): {miss}")
         elif argument.base in NAMED and not argument.is_list:  # a default is held as a name
             named = names.add("named_" + name, partial(to_torch, argument.base))
-            body.append(f"if {name}.__class__ is {names.add('str', str)}: {name} = {named}({name})")
+            body.append(f"if {is_instance}({name}, {names.add('str', str)}): {name} = {named}({name})")
         elif isinstance(argument.choices, type):
             body.append(f"if {is_instance}({name}, {names.add('Enum', Enum)}): {name} = {name}.value")
     if state.mutated and mutation.FRONT not in state.installed:
