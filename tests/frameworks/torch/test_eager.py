@@ -295,3 +295,23 @@ def test_operators_whose_gradients_take_the_dispatcher():
         x = leaf(3)
         sum(op(x)).sum().backward()
         assert x.grad.tolist() == [3.0] * 3
+
+
+def test_lists_with_missing_tensors_have_gradients():
+    @ow.custom_op(
+        torch_operators.name_of("some"), mutates_args=(), schema="(Tensor?[] xs, Tensor[] ys) -> Tensor"
+    )
+    def some(xs, ys):
+        return ys[0] + sum(x.sum() for x in xs if x is not None)
+
+    def setup_context(ctx, inputs, output):
+        ctx.shapes = [None if x is None else x.shape for x in inputs[0]]
+
+    @some.register_autograd(setup_context=setup_context)
+    def _(ctx, grad):
+        return [None if shape is None else grad.sum().expand(shape) for shape in ctx.shapes], [grad]
+
+    for _ in range(3):
+        x, y = leaf(2), leaf(3)
+        some([None, x, None], [y]).sum().backward()
+        assert (x.grad.tolist(), y.grad.tolist()) == ([3, 3], [1, 1, 1])

@@ -194,7 +194,7 @@ class _Writer:
         for argument, value in zip(self.schema.arguments, values, strict=True):
             if argument.is_tensor_list:
                 lengths.append(None if value is None else len(value))
-                shapes += [None] if value is None else [tensor.shape for tensor in value]
+                shapes += [None] if value is None else [getattr(tensor, "shape", None) for tensor in value]
             else:
                 shapes.append(value.shape if isinstance(value, Tensor) else None)
         return Given(self.plan, shapes, lengths)
