@@ -153,6 +153,7 @@ class Call(Computation):
             return fake.outputs(self.record, self.template, avals, run)
 
     def abstract(self, avals: Sequence[Any]) -> list[Any]:
+        state_of(self.record).traced = True
         return self.fake(avals)[0]
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -12,7 +12,7 @@ from opwright.dtypes import as_dtype
 from opwright.entry import deciding
 from opwright.frameworks.base import Framework, no_kernel
 from opwright.frameworks.jax import eager, fake, invoke, lowering
-from opwright.frameworks.jax.kernels import State
+from opwright.frameworks.jax.kernels import State, state_of
 from opwright.frameworks.jax.primitive import default_device_type, primitive
 from opwright.keys import key_of
 
@@ -66,7 +66,14 @@ class JAXFramework(Framework):
         record.lowered[self.name] = State()
 
     def changed(self, event: str, record: OpOverload, item: Any) -> None:
-        """Forget what was kept of an overload."""
+        """Forget what was kept of an overload, and what JAX keeps of programs that were traced with it.
+
+        JAX has no way to forget one program, so it forgets all: the next call of each traces anew.
+        """
+        if getattr(item, "kind", "") == "samples":
+            return
+        if state_of(record).traced:
+            jax.clear_caches()
         if event != "undefine":
             record.lowered[self.name] = State()
 

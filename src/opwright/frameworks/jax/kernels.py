@@ -31,13 +31,15 @@ class State:
     """What JAX keeps of a record beside its own: dropped at every registration.
 
     ``unchecked`` holds the number of calls of a host kernel whose outputs are still looked at for aliasing;
-    ``warned`` the reasons of warnings that were given; ``plans`` how calls run, by static arguments.
+    ``warned`` the reasons of warnings that were given; ``plans`` how calls run, by static arguments;
+    ``traced`` whether a program may have been traced with what was registered then.
     """
 
-    __slots__ = ("plans", "unchecked", "warned")
+    __slots__ = ("plans", "traced", "unchecked", "warned")
 
     def __init__(self) -> None:
         self.plans: dict[Any, Any] = {}
+        self.traced = False
         self.unchecked = [CHECKED_CALLS]
         self.warned: set[str] = set()
 
