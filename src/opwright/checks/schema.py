@@ -178,6 +178,7 @@ def _name(run: Run, leaf: Leaf) -> str:
 def _metadata_changed(probe: Probe, run: Run, leaf: Leaf, other: list[tuple[str, Any, Any]]) -> Finding:
     name = _name(run, leaf)
     words = ", ".join(name for name, _, _ in other)
+    layout = probe.adapter.layout_code(name)
     return probe.finding(
         "OW102",
         f"the {words} of argument {leaf.label} changed",
@@ -185,7 +186,7 @@ def _metadata_changed(probe: Probe, run: Run, leaf: Leaf, other: list[tuple[str,
         expected="; ".join(f"{name} {a}" for name, a, _ in other if name != "address") or "the same memory",
         got="; ".join(f"{name} {b}" for name, _, b in other if name != "address") or "other memory",
         fix="return a new array, and leave the argument's shape and layout alone",
-        show=(f"print({name}.shape, {name}.strides)", "{call}", f"print({name}.shape, {name}.strides)"),
+        show=(f"print({layout})", "{call}", f"print({layout})"),
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
 from checks.test_runner import NOT_IN_NUMPY
-from checks.torch_operators import RIGHT, WRONG
+from checks.torch_operators import RIGHT, WRONG, torch
 from opwright.checks.base import attempt
 from opwright.checks.runner import opcheck
 
@@ -266,3 +267,25 @@ def test_nothing_is_printed(capfd):
         operator, args, _, _, level = WRONG[name]
         opcheck(operator, args, level=level, frameworks="torch", raise_exception=False)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["saved", "add_to_both"])
+def test_level_quick_compiles_nothing(name, monkeypatch):
+    def never(*_args, **_options):
+        raise AssertionError("compiled at level quick")
+
+    monkeypatch.setattr(torch, "compile", never)
+    operator, args = RIGHT[name]
+    assert opcheck(operator, args, level="quick").ok
+    reports = opcheck(operator, args, raise_exception=False)
+    assert {finding.id for finding in reports.findings} <= {"OW705", "OW801"}
+    assert not reports.ok
+
+
+@pytest.mark.parametrize("level", ["quick", "default"])
+def test_an_operator_takes_no_longer_than_its_level_says(level):
+    operator, args = RIGHT["matmul"]
+    opcheck(operator, args, level=level)
+    start = time.process_time()
+    opcheck(operator, args, level=level)
+    assert time.process_time() - start < {"quick": 1, "default": 5}[level]

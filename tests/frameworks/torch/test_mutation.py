@@ -298,3 +298,18 @@ def test_selective_checkpoint_that_recomputes(route):
     )
     checkpoint(f, w, use_reentrant=False, context_fn=contexts).backward()
     assert torch.allclose(w.grad, 4 * A**3)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own look
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_write_to_an_argument_of_a_program_has_its_gradient(ns, compiled):
+    def scale(x: torch.Tensor, k: float) -> None:
+        x.mul_(k)
+
+    operator = ow.custom_op(f"{ns}::scale", scale, mutates_args=("x",))
+    operator.register_autograd(lambda ctx, grad: (grad * 2, None))
+    program = torch.compile(operator, fullgraph=True, backend="aot_eager") if compiled else operator
+    leaf = torch.ones(3, requires_grad=True)
+    x = leaf.clone()
+    program(x, 2.0)
+    assert torch.autograd.grad(x.sum(), leaf)[0].tolist() == [2.0] * 3

@@ -281,6 +281,10 @@ class Adapter(ABC):
         setup = getattr(rule, "setup_context", None)
         return source_of(setup) if setup is not None else record.source
 
+    def layout_code(self, name: str) -> str:
+        """Return an expression for the shape and the strides of an array in a snippet."""
+        return f"{name}.shape, {name}.strides"
+
     def copy_code(self, name: str) -> str:
         """Return an expression for a contiguous copy of an array in a snippet."""
         return f"{name}.copy()"

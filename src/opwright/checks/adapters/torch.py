@@ -224,6 +224,10 @@ class TorchAdapter(Adapter):
         """Return a tensor of a NumPy array."""
         return f"torch.from_numpy({name})"
 
+    def layout_code(self, name: str) -> str:
+        """Return the shape and the strides of a tensor."""
+        return f"{name}.shape, {name}.stride()"
+
     def copy_code(self, name: str) -> str:
         """Return a contiguous copy of a tensor."""
         return f"{name}.clone(memory_format=torch.contiguous_format)"

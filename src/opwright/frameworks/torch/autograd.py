@@ -75,6 +75,10 @@ class Dispatch(private.SingleLevelFunction):
         if call.full:
             with private.modes_restored(*call.modes):
                 out = state.apply(redispatch, tuple(inputs), keyset)
+        elif plan.dirty:
+            # Where a program is traced, a write without grad mode is taken for one that has no gradient.
+            with private.below_autograd(), torch.enable_grad():
+                out = state.apply(redispatch, tuple(inputs), keyset)
         else:
             with private.below_autograd():
                 out = state.apply(redispatch, tuple(inputs), keyset)
