@@ -490,7 +490,7 @@ def scanned(f):
         def body(carry, k):
             return carry + k, f(*[a * (1 + k) for a in args])
 
-        return jax.lax.scan(body, jnp.float32(0), jnp.arange(3.0))[1]
+        return jax.lax.scan(body, jnp.zeros(()), jnp.arange(3.0))[1]
 
     return run
 
