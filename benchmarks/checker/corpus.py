@@ -34,7 +34,8 @@ left_out: dict[str, Counter[str]] = {}
 def cases() -> tuple[Case, ...]:
     """Return every case, wrong ones first."""
     sets = (
-        _zoo, _mutants, _wrong_tests, _recipes, _op_db, _custom_op_db, _scipy, _right_tests, _examples,
+        zoo_cases, mutant_cases, _wrong_tests, recipe_cases, _op_db, _custom_op_db, _scipy, _right_tests,
+        _examples,
     )  # fmt: skip
     return tuple(one for make in sets for one in make())
 
@@ -42,7 +43,8 @@ def cases() -> tuple[Case, ...]:
 # ---------------------------------------------------------------------------------------- wrong operators
 
 
-def _zoo() -> Iterator[Case]:
+def zoo_cases() -> Iterator[Case]:
+    """Yield the operators that users have written."""
     import zoo
 
     import kernels
@@ -53,7 +55,8 @@ def _zoo() -> Iterator[Case]:
     yield from kernels.CASES
 
 
-def _mutants() -> Iterator[Case]:
+def mutant_cases() -> Iterator[Case]:
+    """Yield what the mutators make of the recipes."""
     from mutators import mutants
     from recipes import RECIPES
 
@@ -98,7 +101,8 @@ def _wrong_test(one: Any) -> Case:
 # ---------------------------------------------------------------------------------------- right operators
 
 
-def _recipes() -> Iterator[Case]:
+def recipe_cases() -> Iterator[Case]:
+    """Yield the recipes as they are."""
     from recipes import RECIPES
 
     for one in RECIPES:

@@ -38,11 +38,14 @@ def measure(case: Case) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    text = io.StringIO()
+    text, level = io.StringIO(), logging.root.manager.disable
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(level)
 
 
 def _ours(case: Case) -> dict[str, Any]:
@@ -61,17 +64,7 @@ def _described(report: Report, seconds: float) -> dict[str, Any]:
     wall = sum(one.seconds for one in outcomes)
     shared = sum(one.seconds for one in outcomes if one.law in SHARED)
     return {
-        "findings": [
-            {
-                "id": f.id,
-                "law": f.law,
-                "framework": f.framework,
-                "what": f.what,
-                "got": f.got,
-                "sample": f.sample,
-            }
-            for f in report.findings
-        ],
+        "findings": [_finding(one) for one in report.findings],
         "errored": [
             f"{one.law}, {one.framework}: {one.reason}" for one in outcomes if one.status == "errored"
         ],

@@ -133,7 +133,10 @@ RECIPES.append(
 
 
 def _matrix_product(x: Tensor, y: Tensor) -> Tensor:
-    return torch.matmul(x, y).contiguous()
+    with torch.autocast(
+        x.device.type, enabled=False
+    ):  # it would change the dtype, which the fake knows nothing of
+        return torch.matmul(x, y).contiguous()
 
 
 def _matrix_fake(x: Tensor, y: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ def _array_lines(adapter: Adapter, sample: Sample) -> list[str]:
         if not argument.has_tensors or value is None:
             continue
         name = name_in(sample, index)
-        names.append((name, argument.is_list))
+        names.append((name, argument.is_list, sample.values[index]))
         where = f"args[{index}]" if index < positional else f"kwargs[{argument.name!r}]"
         origin = where if sample.origin else ""
         if argument.is_list:
@@ -93,8 +93,8 @@ def _array_lines(adapter: Adapter, sample: Sample) -> list[str]:
         else:
             lines.append(f"{name} = {_made(value, origin)}")
     lines += sample.steps
-    for name, is_list in names:
-        code = adapter.code("one" if is_list else name)
+    for name, is_list, value in names:
+        code = adapter.code("one") if is_list else adapter.array_code(name, value)
         if is_list and code != "one":
             lines.append(f"{name} = [one if one is None else {code} for one in {name}]")
         elif not is_list and code != name:

@@ -281,6 +281,10 @@ class Adapter(ABC):
         setup = getattr(rule, "setup_context", None)
         return source_of(setup) if setup is not None else record.source
 
+    def array_code(self, name: str, array: Any) -> str:
+        """Return ``code`` for a certain array, with what its layout needs."""
+        return self.code(name)
+
     def layout_code(self, name: str) -> str:
         """Return an expression for the shape and the strides of an array in a snippet."""
         return f"{name}.shape, {name}.strides"

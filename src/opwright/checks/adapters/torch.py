@@ -224,6 +224,14 @@ class TorchAdapter(Adapter):
         """Return a tensor of a NumPy array."""
         return f"torch.from_numpy({name})"
 
+    def array_code(self, name: str, array: Any) -> str:
+        """Return a tensor of a NumPy array; one that begins inside a buffer does so as a tensor too."""
+        tensor = self.array(array)
+        if not tensor.storage_offset() or array.base is None or array.base.ndim != 1:
+            return self.code(name)
+        shape, steps = tuple(tensor.shape), tuple(tensor.stride())
+        return f"torch.from_numpy({name}.base).as_strided({shape}, {steps}, {tensor.storage_offset()})"
+
     def layout_code(self, name: str) -> str:
         """Return the shape and the strides of a tensor."""
         return f"{name}.shape, {name}.stride()"
