@@ -22,15 +22,6 @@ TEXTS = [
         "the given sample: x float64 (3, 4)",
     ),
     (
-        "raises_for_other_devices",
-        "OW1101",
-        "the kernel for any device (numpy) raises",
-        "a result, as the kernel for cpu (numpy, SOURCE) gives",
-        "ValueError: no luck, from the kernel for any device (numpy, SOURCE)",
-        "make the kernels compute the same",
-        "the given sample: x float64 (3, 4)",
-    ),
-    (
         "other_than_its_reference",
         "OW1102",
         "the output differs from the reference",
@@ -165,3 +156,46 @@ def test_rounding_that_the_arguments_explain_is_no_finding(ns):
 def test_tolerances_are_stated_for_each_dtype():
     assert set(PRECISION) == set(EPSILON)
     assert set(PRECISION) < set(SAME)
+
+
+def _raises(x: np.ndarray) -> np.ndarray:
+    raise ValueError("no luck")
+
+
+def test_a_kernel_that_no_call_on_this_device_runs_may_raise(ns):
+    operator = ow.custom_op(f"{ns}::f", _raises, mutates_args=())
+    operator.register_kernel("cpu", lambda x: x * 2)
+    outcome = outcome_of(operator, "agreement", np.ones(3), level="quick")
+    assert (outcome.status, outcome.reason) == (
+        "passed",
+        "the kernel for any device (numpy) does not run on cpu",
+    )
+
+
+def test_a_kernel_that_another_framework_runs_may_not_raise(ns):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    def raises(x):
+        raise ValueError("no luck")
+
+    def double(x: np.ndarray) -> np.ndarray:
+        return x * 2
+
+    operator = ow.custom_op(f"{ns}::double", double, mutates_args=())
+    operator.register_kernel("cpu", raises, flavour="torch")
+    report = opcheck(
+        operator, (np.ones(3),), frameworks="torch", test_utils="agreement", raise_exception=False
+    )
+    assert torch is not None
+    assert [finding.id for finding in report.findings] == ["OW001"]
+    operator.register_kernel("cpu", double)
+    report = opcheck(
+        operator, (np.ones(3),), frameworks="numpy", test_utils="agreement", raise_exception=False
+    )
+    (finding,) = report.findings
+    line = raises.__code__.co_firstlineno
+    assert [finding.id, finding.what, finding.source] == [
+        "OW1101",
+        "the kernel for cpu (torch) raises",
+        f"{__file__}:{line}",
+    ]

@@ -95,4 +95,5 @@ def test_a_slope_that_cannot_be_measured_is_told():
         return x * 2
 
     outcome = outcome_of(steps, "autograd", np.round(normal))
-    assert (outcome.status, outcome.reason) == ("passed", "no slope along x can be measured")
+    assert outcome.status == "passed"
+    assert outcome.reason.startswith("no slope along x can be measured; ")

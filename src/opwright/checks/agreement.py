@@ -122,6 +122,11 @@ def _kernels(probe: Probe) -> Iterator[Finding]:
             name = f"{kernel.where} ({kernel.flavour}, {kernel.source})"
             against = f"as the kernel for {called.where} ({called.flavour}, {called.source}) gives"
             fix = "make the kernels compute the same"
+            if outputs is None and not _reachable(probe, kernel):
+                probe.skip(
+                    f"the kernel for {kernel.where} ({kernel.flavour}) does not run on {used.device_type}"
+                )
+                break
             if outputs is None:
                 worst = f"a result, {against}", f"{raised(error)}, from the kernel for {name}"
                 yield probe.finding(
@@ -144,6 +149,13 @@ def _runs(kernel: Kernel, used: Adapter) -> bool:
 
     keys = (DEFAULT, IMPLICIT, key_of(used.device_type))
     return kernel.key in keys and not kernel.falls_through and not kernel.with_keyset
+
+
+def _reachable(probe: Probe, kernel: Kernel) -> bool:
+    """Return whether a call with some framework's arrays on this device runs a kernel."""
+    flavours = [name for info in catalogue.frameworks() if installed(info.name) for name in info.flavours]
+    device = probe.adapter.device_type
+    return any(probe.record.select_kernel(flavour, device) is kernel for flavour in flavours)
 
 
 def _adapter_of(kernel: Kernel, used: Adapter) -> Adapter | None:
