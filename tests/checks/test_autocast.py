@@ -6,6 +6,7 @@ import pytest
 import opwright as ow
 from checks.cases import assert_caught, facts_of, outcome_of, wrong_operators
 from checks.right_operators import OPERATORS
+from opwright.checks.runner import opcheck
 
 # Name of the operator, id, what is wrong, expected, got, what to do, and the sample.
 TEXTS = [
@@ -112,3 +113,34 @@ def _double(x: np.ndarray) -> np.ndarray:
 
 def _scale(x: np.ndarray) -> None:
     x *= 2
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_rule_for_a_gpu_is_looked_at_there(ns, framework):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    operator = ow.custom_op(f"{ns}::double", _double, mutates_args=())
+    operator.register_autocast("cuda", "float16")
+    report = opcheck(operator, (np.ones(3),), frameworks=framework, test_utils="autocast")
+    reasons = {
+        "numpy": "no autocast rule is registered for cpu, so nothing is cast; "
+        "autocast on cuda was not looked at: GPUs are looked at with torch's arrays",
+        "torch": "autocast on cuda was not looked at: needs a CUDA device, and torch finds none",
+    }
+    if framework == "numpy" or not torch.cuda.is_available():
+        assert report.outcome("autocast", framework).reason == reasons[framework]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("factor", "ids"), [(2.0, []), (3e4, ["OW602"])])
+def test_rules_for_a_gpu_are_held_against_it(ns, factor, ids):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    def scale(x):
+        return x * factor * factor
+
+    scale.__annotations__ = dict.fromkeys(("x", "return"), torch.Tensor)
+    operator = ow.custom_op(f"{ns}::scale", scale, mutates_args=())
+    operator.register_autocast("cuda", torch.float16)
+    report = opcheck(operator, (torch.ones(3),), test_utils="autocast", raise_exception=False)
+    assert [finding.id for finding in report.findings] == ids
+    assert all("with torch.autocast('cuda', " in finding.snippet for finding in report.findings)

@@ -50,7 +50,7 @@ EXPLANATIONS: Mapping[str, str] = {
         "Two kernels of the operator give different results for the same arguments. Which one runs depends "
         "on the framework and the device of the caller's arrays, and so does the result."
     ),
-    "OW1102": "The operator gives another result than the reference that is registered for it, or raises.",
+    "OW1102": "The operator gives another result than the reference that is registered for it.",
     "OW1103": (
         "With one framework's arrays the operator gives another result than with another's: values, shapes "
         "or dtypes. Kernels and rules for several frameworks must agree; a body for any arrays may use "

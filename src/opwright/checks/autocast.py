@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opwright.checks.adapters.base import Meta
+from opwright.checks.adapters.base import Meta, Unsupported, gpu_adapters
 from opwright.checks.arrays import difference, is_floating, wide
-from opwright.checks.base import Law, attempt, line_of, raised
+from opwright.checks.base import Law, Probe, attempt, line_of, raised
 from opwright.checks.points import points, why_not
 from opwright.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from opwright.checks.base import Probe, Run
+    from opwright.checks.base import Run
     from opwright.checks.samples import Sample
     from opwright.report import Finding
 
@@ -50,7 +50,24 @@ EXPLANATIONS: Mapping[str, str] = {
 
 
 def check(probe: Probe) -> Iterator[Finding]:
-    """Yield what goes wrong under autocast."""
+    """Yield what goes wrong under autocast, on the CPU and, where a rule is for it, on a GPU."""
+    yield from _on_device(probe)
+    if probe.record.rule("autocast", "cuda") is None:
+        return
+    gpus = gpu_adapters(probe.adapter)
+    if isinstance(gpus, Unsupported):
+        probe.skip(f"autocast on cuda was not looked at: {gpus.reason}")
+        return
+    gpu = Probe(probe.record, gpus[0], probe.samples, level=probe.level, rtol=probe.rtol, atol=probe.atol)
+    gpu.law, gpu.failed = probe.law, probe.failed
+    yield from _on_device(gpu)
+    probe.compared(gpu.comparisons)
+    for reason in gpu.skipped:
+        probe.skip(reason)
+
+
+def _on_device(probe: Probe) -> Iterator[Finding]:
+    """Yield what goes wrong under autocast on the device of a framework's arrays."""
     device = probe.adapter.device_type
     rule: Any = probe.record.rule("autocast", device)
     if rule is None and not probe.adapter.own_autocast:
@@ -112,12 +129,24 @@ def _unchanged(probe: Probe, sample: Sample, plain: Run) -> Iterator[Finding]:
         yield _wrong(probe, sample, "OW605", what, worst, dtype="bfloat16", fix=fix)
         return
     for kind, output, expected, got in probe.differences(run, plain, values=False):
-        if kind == "dtype":
+        if kind == "dtype" and not _follows(probe, sample, run):
             what = f"the dtype of {output} changes under autocast, for which the operator has no rule"
             fix = "turn autocast off inside the kernel, or register_autocast with the dtype that it returns"
             worst = f"{expected}, as without autocast", got
             yield _wrong(probe, sample, "OW605", what, worst, dtype="bfloat16", fix=fix)
             return
+
+
+def _follows(probe: Probe, sample: Sample, run: Run) -> bool:
+    """Return whether the fake follows autocast as the kernel does, so that a compiled program knows."""
+    if probe.adapter.supports(probe.record, "fake") is not None:
+        return False
+    with probe.adapter.autocast(probe.adapter.device_type, "bfloat16"):
+        faked, _ = attempt(probe.adapter.fake, probe.record, sample.values)
+    outputs = run.outputs[: len(probe.schema.returns)]
+    real = [one for out in outputs for one in (out if isinstance(out, list) else [out])]
+    arrays = [one.dtype.name for one in real if hasattr(one, "dtype")]
+    return faked is not None and [meta.dtype for meta in faked.arrays()] == arrays
 
 
 def _close(probe: Probe, rule: Any, sample: Sample, plain: Run) -> Iterator[Finding]:

@@ -226,11 +226,14 @@ class TorchAdapter(Adapter):
 
     def array_code(self, name: str, array: Any) -> str:
         """Return a tensor of a NumPy array; one that begins inside a buffer does so as a tensor too."""
-        tensor = self.array(array)
-        if not tensor.storage_offset() or array.base is None or array.base.ndim != 1:
+        base = array.base
+        if getattr(base, "ndim", 0) != 1 or not base.flags.writeable:
             return self.code(name)
-        shape, steps = tuple(tensor.shape), tuple(tensor.stride())
-        return f"torch.from_numpy({name}.base).as_strided({shape}, {steps}, {tensor.storage_offset()})"
+        offset = _offset(array)
+        if not offset or array.base.ndim != 1:
+            return self.code(name)
+        steps = tuple(step // array.itemsize for step in array.strides)
+        return f"torch.from_numpy({name}.base).as_strided({tuple(array.shape)}, {steps}, {offset})"
 
     def layout_code(self, name: str) -> str:
         """Return the shape and the strides of a tensor."""
@@ -252,17 +255,24 @@ class TorchAdapter(Adapter):
 
 def _with_offset(own: Any) -> Any:
     """Return a tensor of an array's memory; where the array begins inside a buffer, so does the tensor."""
-    import numpy as np
     import torch
+
+    offset = _offset(own)
+    if not offset:
+        return torch.from_numpy(own)
+    whole = torch.from_numpy(own.base.reshape(-1).view(own.dtype))
+    return whole.as_strided(own.shape, [step // own.itemsize for step in own.strides], offset)
+
+
+def _offset(own: Any) -> int:
+    """Return how many elements into a contiguous buffer an array begins; 0 where it has none."""
+    import numpy as np
 
     base = own.base
     if not isinstance(base, np.ndarray) or not base.flags.c_contiguous or not own.size:
-        return torch.from_numpy(own)
+        return 0
     start = own.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-    if start <= 0 or start % own.itemsize or base.nbytes % own.itemsize:
-        return torch.from_numpy(own)
-    whole = torch.from_numpy(base.reshape(-1).view(own.dtype))
-    return whole.as_strided(own.shape, [step // own.itemsize for step in own.strides], start // own.itemsize)
+    return 0 if start <= 0 or start % own.itemsize or base.nbytes % own.itemsize else start // own.itemsize
 
 
 def _is_torchs(name: str) -> bool:
