@@ -281,7 +281,7 @@ def test_what_a_rule_gets():
         return x * k
 
     @everything.register_vmap
-    def _(info, in_dims, x, ys, z, k, *, w):  # noqa: PLR0917  (the contract's parameters)
+    def _(info, in_dims, x, ys, z, k, *, w):
         seen.append((info.batch_size, info.randomness, in_dims, z, k, w, type(x), x.flags.f_contiguous))
         return everything(x, ys, z, k, w=w), in_dims[0]
 

@@ -108,7 +108,7 @@ def test_09_defaults_reach_the_kernel_as_written(ns):
     given = []
 
     @ow.custom_op(f"{ns}::f", mutates_args=())
-    def f(  # noqa: PLR0917  (what is under test)
+    def f(
         x: np.ndarray,
         a: int | None = None,
         b: float = 1.5,

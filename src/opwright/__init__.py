@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from opwright.overload import fallthrough_kernel as fallthrough_kernel
     from opwright.packets import OperatorPacket as OperatorPacket
     from opwright.packets import ops as ops
-    from opwright.register import impl_abstract as impl_abstract
     from opwright.references import register_reference as register_reference
+    from opwright.register import impl_abstract as impl_abstract
     from opwright.register import register_autocast as register_autocast
     from opwright.register import register_autograd as register_autograd
     from opwright.register import register_fake as register_fake

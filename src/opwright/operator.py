@@ -214,7 +214,7 @@ def make_operator(record: OpOverload, fn: Callable[..., Any] | None, module: str
     operator.__doc__ = f"The operator ``{record.schema}``."
     if fn is not None:
         documented = getattr(fn, "__doc__", None) or operator.__doc__
-        # What is no plain function has attributes of its own kind, which an operator must not take for its own.
+        # What is no plain function has attributes of its own kind, which an operator must not take over.
         update_wrapper(operator, fn, updated=("__dict__",) if isfunction(fn) else ())
         operator.__doc__ = documented
     record.operator = operator
