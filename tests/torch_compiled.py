@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,9 +12,6 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 from torch_kinds import Fn
 from torch_transforms import TANGENT, leaf, total, transform
-
-# Torch keeps compiled code by what Dynamo saw, which does not tell what operators do.
-os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
 
 _plain = False  # whether transforms run without a compiler
 

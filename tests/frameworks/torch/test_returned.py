@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 
 import pytest
@@ -16,8 +15,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
 ]
-# Torch keeps compiled code by what Dynamo saw, which does not tell what operators do.
-os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
 NS = "torch_returned"
 COMPILERS = [
     "aot_eager",

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from opwright.frameworks.base import Framework, Launching
-from opwright.frameworks.torch import define, fast, foreign, foreign_keys, meta, private, slow, triton
+from opwright.frameworks.torch import (
+    define,
+    fast,
+    fingerprint,
+    foreign,
+    foreign_keys,
+    meta,
+    private,
+    slow,
+    triton,
+)
 from opwright.frameworks.torch.convert import from_numpy, to_numpy, to_torch
 from opwright.frameworks.torch.lowered import lowered_of
 
@@ -51,18 +61,22 @@ class TorchFramework(Framework):
         # Dynamo calls what no table entry takes, such as a subclass: it goes to torch's dispatcher.
         record.traced = (torch.compiler.is_dynamo_compiling, slow.slow_call(record))
         self._fill_table(record)
+        fingerprint.update(record)
 
     def changed(self, event: str, record: OpOverload, item: Any) -> None:
         if record.owner:
             foreign.changed(event, record, item)
+            fingerprint.update(record)
             return
         state = lowered_of(record)
         if event == "undefine":
             define.detach(state)
+            fingerprint.remove(record)
             record.lowered.pop("torch", None)
         else:
             define.sync(state, item)
             self._fill_table(record)
+            fingerprint.update(record)
 
     def _fill_table(self, record: OpOverload) -> None:
         """Enter torch's two plain classes in the table: Dynamo must never see a table miss."""

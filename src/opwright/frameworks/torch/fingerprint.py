@@ -1,0 +1,137 @@
+"""What torch's caches of compiled code must know of operators: a tag that changes with any of their rules.
+
+* Torch keys what it has compiled by what Dynamo saw, where an operator is a name: with the cache on disk, a
+  gradient that was edited since would go on unused.
+* ``torch.compiler.config.cache_key_tag`` is part of every key. Ours is put after one that the user set, and
+  stays the same as long as no schema and no rule changes.
+* A rule is its code, constants, defaults, what it closes over, and the functions of others' modules that it
+  names, whatever lines they are on. Kernels are called by name, so their code does not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch.compiler.config as compiler_config
+
+from opwright.keys import IMPLICIT
+
+if TYPE_CHECKING:
+    from opwright.overload import OpOverload
+
+_PLAIN = (int, float, complex, str, bytes, bool, type(None))
+_LIBRARIES = frozenset(
+    {"torch", "numpy", "jax", "cupy", "triton", "array_api_compat", "opwright", "builtins"}
+)
+_MARK = ";opwright:"
+
+_digests: dict[OpOverload, int] = {}
+_total = 0
+
+
+def update(record: OpOverload) -> None:
+    """Take a record's schema and present rules into the tag."""
+    _replace(record, _digest(record))
+
+
+def remove(record: OpOverload) -> None:
+    """Take a record out of the tag."""
+    _replace(record, 0)
+    _digests.pop(record, None)
+
+
+def _replace(record: OpOverload, new: int) -> None:
+    global _total
+    if not hasattr(compiler_config, "cache_key_tag"):
+        return
+    # Digests are added up without carries, so that the order of definitions does not matter.
+    _total ^= _digests.get(record, 0) ^ new
+    _digests[record] = new
+    users = str(compiler_config.cache_key_tag or "").partition(_MARK)[0]
+    compiler_config.cache_key_tag = f"{users}{_MARK}{_total:032x}" if _total else users
+
+
+def _digest(record: OpOverload) -> int:
+    found = hashlib.blake2b(digest_size=16)
+    found.update(f"{record.schema}{record.tags}{record.non_differentiable}".encode())
+    seen: set[int] = set()
+    for kernel in record.kernels:
+        found.update(f"{kernel.key}{kernel.flavour}".encode())
+        if kernel.key == IMPLICIT:
+            _add(found, kernel.fn, seen)
+    for rule in record.rules:
+        found.update(f"{rule.kind}{rule.slot}{rule.flavour}{getattr(rule, 'dtype', '')}".encode())
+        _add(found, rule.fn, seen)
+        _add(found, getattr(rule, "setup_context", None), seen)
+    return int.from_bytes(found.digest(), "big")
+
+
+def _add(found: Any, value: Any, seen: set[int]) -> None:
+    """Add a value to a digest: a plain one as it is, a function with all that it is made of."""
+    value = getattr(value, "__wrapped__", value)
+    if isinstance(value, _PLAIN):
+        found.update(repr(value).encode())
+    elif isinstance(value, tuple | list):
+        for one in value:
+            _add(found, one, seen)
+    elif isinstance(value, FunctionType) and id(value) not in seen:
+        seen.add(id(value))
+        _add_code(found, value.__code__)
+        _add(found, value.__defaults__, seen)
+        _add(found, tuple((value.__kwdefaults__ or {}).values()), seen)
+        for cell in value.__closure__ or ():
+            _add(found, _contents(cell), seen)
+        _add_globals(found, value, seen)
+    else:
+        found.update(type(value).__qualname__.encode())
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _add_code(found: Any, code: CodeType) -> None:
+    """Add a code object, whatever its file and lines."""
+    found.update(code.co_code)
+    found.update(repr((code.co_names, code.co_varnames)).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _add_code(found, constant)
+        elif isinstance(constant, frozenset):  # its own order differs from process to process
+            found.update(repr(sorted(map(repr, constant))).encode())
+        else:
+            found.update(repr(constant).encode())
+
+
+def _add_globals(found: Any, function: FunctionType, seen: set[int]) -> None:
+    """Add what a function names in its module, and the functions that it names in modules of others."""
+    names = _names(function.__code__)
+    for name in names:
+        value = function.__globals__.get(name)
+        if isinstance(value, ModuleType):
+            if _root(value.__name__) not in _LIBRARIES:
+                for attribute in names:
+                    _add_function(found, vars(value).get(attribute), seen)
+        elif isinstance(value, _PLAIN):
+            found.update(repr(value).encode())
+        else:
+            _add_function(found, value, seen)
+
+
+def _add_function(found: Any, value: Any, seen: set[int]) -> None:
+    if isinstance(value, FunctionType) and _root(value.__module__ or "") not in _LIBRARIES:
+        _add(found, value, seen)
+
+
+def _names(code: CodeType) -> list[str]:
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return [*code.co_names, *(name for one in inner for name in _names(one))]
+
+
+def _root(module: str) -> str:
+    return module.partition(".")[0]
