@@ -108,6 +108,8 @@ class Case:
         What a finding's text must contain so that the cause is named.
     options
         Keyword arguments of ``opcheck``.
+    confirm
+        Whether a finding is true of the operator's own functions, as is seen without the checker.
     """
 
     group: str
@@ -117,6 +119,7 @@ class Case:
     laws: tuple[str, ...] = ()
     words: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    confirm: Callable[[Any], bool] | None = None
 
     @property
     def id(self) -> str:

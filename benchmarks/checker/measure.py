@@ -56,15 +56,15 @@ def _ours(case: Case) -> dict[str, Any]:
         report = ow.opcheck(op, args or (), kwargs, raise_exception=False, **case.options)
     except (OpwrightError, TypeError, ValueError, RuntimeError) as error:
         return {"refused": f"{type(error).__name__}: {error}", "seconds": time.process_time() - start}
-    return _described(report, time.process_time() - start)
+    return _described(case, report, time.process_time() - start)
 
 
-def _described(report: Report, seconds: float) -> dict[str, Any]:
+def _described(case: Case, report: Report, seconds: float) -> dict[str, Any]:
     outcomes = report.outcomes
     wall = sum(one.seconds for one in outcomes)
     shared = sum(one.seconds for one in outcomes if one.law in SHARED)
     return {
-        "findings": [_finding(one) for one in report.findings],
+        "findings": [_finding(case, one) for one in report.findings],
         "errored": [
             f"{one.law}, {one.framework}: {one.reason}" for one in outcomes if one.status == "errored"
         ],
@@ -77,9 +77,11 @@ def _described(report: Report, seconds: float) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(case: Case, finding: Finding) -> dict[str, Any]:
     names = ("id", "law", "framework", "what", "got", "sample", "snippet")
-    return {name: getattr(finding, name) for name in names} | {"snippet_error": snippet_error(finding)}
+    found = {name: getattr(finding, name) for name in names}
+    confirmed = case.confirm is not None and case.confirm(finding)
+    return found | {"snippet_error": snippet_error(finding), "confirmed": confirmed}
 
 
 def snippet_error(finding: Finding) -> str:
@@ -105,5 +107,7 @@ def _torch(case: Case) -> dict[str, Any]:
             "refused": f"{type(error).__name__}: {error} ({place})",
             "seconds": time.process_time() - start,
         }
+    seconds = time.process_time() - start
     failed = {name: f"{type(r).__name__}: {r}" for name, r in found.items() if r != "SUCCESS"}
-    return {"failed": failed, "seconds": time.process_time() - start}
+    confirmed = bool(failed) and case.confirm is not None and case.confirm(None)
+    return {"failed": failed, "seconds": seconds, "confirmed": confirmed}

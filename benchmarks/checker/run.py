@@ -36,15 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", metavar="TEXT", help="take the cases whose set/name contains a text")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes at a time")
     parser.add_argument("--limit", type=float, default=300, help="seconds for one case")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="save what was found, case by case")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save what is found, a line for each case")
     options = parser.parse_args(argv)
     chosen = [one for one in corpus.cases() if not options.only or options.only in one.id]
     chosen = _sampled(chosen, options.sample) if options.sample else chosen
-    results = measured(chosen, options.jobs, options.limit)
+    results = measured(chosen, options.jobs, options.limit, options.json)
     text = "\n".join(tables.lines(chosen, results, corpus.left_out))
     print(text)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
     if not options.sample and not options.only:
         RESULT.write_text(text + "\n")
     return 0 if tables.good(chosen, results) else 1
@@ -58,13 +56,13 @@ def _sampled(cases: Sequence[Case], number: int) -> list[Case]:
     return [one for rows in sets.values() for one in rows[:: max(1, -(-len(rows) // number))]]
 
 
-def measured(cases: Sequence[Case], jobs: int, limit: float) -> dict[str, Any]:
-    """Return what was found in each case, by id."""
+def measured(cases: Sequence[Case], jobs: int, limit: float, file: Path | None = None) -> dict[str, Any]:
+    """Return what was found in each case, by id; also append it to a file, as it comes."""
     waiting: queue.Queue[str] = queue.Queue()
     for one in cases:
         waiting.put(one.id)
     results: dict[str, Any] = {}
-    threads = [threading.Thread(target=_serve, args=(waiting, results, limit)) for _ in range(jobs)]
+    threads = [threading.Thread(target=_serve, args=(waiting, results, limit, file)) for _ in range(jobs)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -72,7 +70,7 @@ def measured(cases: Sequence[Case], jobs: int, limit: float) -> dict[str, Any]:
     return results
 
 
-def _serve(waiting: queue.Queue[str], results: dict[str, Any], limit: float) -> None:
+def _serve(waiting: queue.Queue[str], results: dict[str, Any], limit: float, file: Path | None) -> None:
     """Have a worker measure until nothing waits; a worker that crashes or takes too long is replaced."""
     worker = None
     while True:
@@ -86,6 +84,9 @@ def _serve(waiting: queue.Queue[str], results: dict[str, Any], limit: float) -> 
             ended = worker.end()
             results[name] |= {"torch": {"refused": ended}} if "ours" in results[name] else {"crashed": ended}
             worker = None
+        if file is not None:
+            with file.open("a") as lines:
+                lines.write(json.dumps(results[name]) + "\n")
         if sys.stderr.isatty():
             print(f"\r{len(results)} {name:60.60}", end="", file=sys.stderr)
     if worker is not None:

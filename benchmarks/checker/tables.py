@@ -37,6 +37,7 @@ def lines(
     yield from ["", "SNIPPETS", *_snippets(cases, results)]
     yield from ["", "FALSE ALARMS", *_alarms(cases, results)]
     yield from ["", "FALSE ALARMS OF torch.library.opcheck", *_torch_alarms(cases, results)]
+    yield from ["", "TRUE OF TORCH'S OWN FUNCTIONS", *_true_of_torch(cases, results)]
 
 
 def good(cases: Sequence[Case], results: Mapping[str, Any]) -> bool:
@@ -75,26 +76,34 @@ def named(case: Case, result: Mapping[str, Any]) -> bool:
     return bool(refused(result)) or any(case.words in text for text in texts)
 
 
+def true_of_torch(result: Mapping[str, Any]) -> list[str]:
+    """Return what was said of a right operator and holds for torch's own functions too."""
+    return [_told(one) for one in findings(result) if one.get("confirmed")]
+
+
+def _told(found: Mapping[str, Any]) -> str:
+    return f"{found['id']} {found['framework']}: {found['what']}; {found['got']}; {found['sample']}"
+
+
 def alarms(result: Mapping[str, Any]) -> list[str]:
-    """Return everything that was said of a right operator."""
+    """Return what was said of a right operator, unless it is true of torch's own functions."""
     if "crashed" in result:
         return [f"crashed: {result['crashed']}"]
     ours = result["ours"]
     texts = [f"refused: {ours['refused']}"] if "refused" in ours else []
-    texts += [
-        f"{f['id']} {f['framework']}: {f['what']}; {f['got']}; {f['sample']}"
-        for f in ours.get("findings", ())
-    ]
+    texts += [_told(one) for one in findings(result) if not one.get("confirmed")]
     return texts + [
         f"errored: {one.strip().splitlines()[-1]} ({one.splitlines()[0]})" for one in ours.get("errored", ())
     ]
 
 
 def torch_alarms(result: Mapping[str, Any]) -> list[str]:
-    """Return everything that torch's checker said; a twin that cannot be defined counts."""
+    """Return what torch's checker said, unless it is true; a twin that cannot be defined counts."""
     theirs = result.get("torch") or {}
     if "refused" in theirs:
         return [f"refused: {theirs['refused']}"]
+    if theirs.get("confirmed"):
+        return []
     return [f"{name}: {text}" for name, text in theirs.get("failed", {}).items()]
 
 
@@ -145,19 +154,21 @@ def _by_law(cases: Sequence[Case], results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _right(cases: Sequence[Case], results: Mapping[str, Any]) -> Iterator[str]:
-    rows = [["set", "operators", "alarms", "twins", "ours", "torch's opcheck"]]
+    rows = [["set", "operators", "false alarms", "true of torch", "twins", "ours", "torch's opcheck"]]
     for group, own in _groups(cases, wrong=False):
         found = [results[case.id] for case in own]
         twins = [result for result in found if has_twin(result)]
         counts = [
             len(own),
             sum(bool(alarms(result)) for result in found),
+            sum(bool(true_of_torch(result)) for result in found),
             len(twins),
             sum(bool(alarms(result)) for result in twins),
             sum(bool(torch_alarms(result)) for result in twins),
         ]
         rows.append([group, *map(str, counts)])
-    return aligned(rows)
+    yield from aligned(rows)
+    yield "  'true of torch': operators of which something is said that torch's function shows by itself"
 
 
 def _time(cases: Sequence[Case], results: Mapping[str, Any]) -> Iterator[str]:
@@ -216,6 +227,12 @@ def _snippets(cases: Sequence[Case], results: Mapping[str, Any]) -> Iterator[str
 def _alarms(cases: Sequence[Case], results: Mapping[str, Any]) -> Iterator[str]:
     for case in cases:
         for text in [] if case.wrong else alarms(results[case.id]):
+            yield f"  {case.id}: {text}"
+
+
+def _true_of_torch(cases: Sequence[Case], results: Mapping[str, Any]) -> Iterator[str]:
+    for case in cases:
+        for text in [] if case.wrong else true_of_torch(results[case.id]):
             yield f"  {case.id}: {text}"
 
 

@@ -86,6 +86,8 @@ class Run:
         arguments that are not returned.
     error
         What it raised.
+    not_compared
+        Why its outputs cannot be made NumPy arrays: they are sparse, or of a dtype that NumPy does not have.
     """
 
     sample: Sample
@@ -93,6 +95,7 @@ class Run:
     called: Called | None = None
     outputs: list[Any] = field(default_factory=list)
     error: Exception | None = None
+    not_compared: Exception | None = None
 
 
 class Probe:
@@ -195,7 +198,8 @@ class Probe:
         run = Run(sample, passed)
         run.called, run.error = attempt(self.adapter.call, self.record, passed)
         if run.called is not None:
-            run.outputs = self.numpy_outputs(run.called)
+            outputs, run.not_compared = attempt(self.numpy_outputs, run.called)
+            run.outputs = outputs or []
         return run
 
     def numpy_outputs(self, called: Called) -> list[Any]:

@@ -124,6 +124,8 @@ def _tangents(
         )
         if refused:  # a tangent that comes from the backward needs one that can be differentiated
             probe.skip(str(error).splitlines()[0])
+        elif probe.record.rule("jvp") is None and _all_zero(point):
+            probe.skip("every gradient is zero, and no tangent can be derived from a backward of zeros")
         elif isinstance(error, GradientError):
             head, known = facts(error)
             what = f"the {head}".replace(f" of {probe.schema.qualname}", "")
@@ -134,6 +136,12 @@ def _tangents(
         return None
     _, found = returned
     return point.flat([probe.to_numpy(one) for one in found])
+
+
+def _all_zero(point: Point) -> bool:
+    """Return whether there is no gradient but zeros, which a backward may well return as they are."""
+    grads, _ = attempt(point.pulled, point.weights)
+    return grads is not None and not any(grad is not None and grad.any() for grad in grads.values())
 
 
 def _values(point: Point, directions: Mapping[Leaf, Any], tangents: Sequence[Any]) -> Iterator[Finding]:

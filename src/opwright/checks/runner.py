@@ -266,10 +266,12 @@ def _in_framework(probe: Probe) -> list[Outcome]:
     if not given:
         reason = "no samples are registered: declare some with @op.register_samples"
         return [Outcome(law, used.name, SKIPPED, reason) for law in laws]
-    errors = [run.error for run in map(probe.reference, given)]
-    for error in errors:
-        if isinstance(error, NoKernelError):
-            reason = str(error).splitlines()[0]
+    runs = [probe.reference(sample) for sample in given]
+    errors = [run.error for run in runs]
+    for run in runs:
+        without = run.error if isinstance(run.error, NoKernelError) else run.not_compared
+        if without is not None:
+            reason = str(without).splitlines()[0]
             return [Outcome(law, used.name, SKIPPED, reason) for law in laws]
     outcomes = []
     for name in laws:

@@ -226,9 +226,6 @@ class TorchAdapter(Adapter):
 
     def array_code(self, name: str, array: Any) -> str:
         """Return a tensor of a NumPy array; one that begins inside a buffer does so as a tensor too."""
-        base = array.base
-        if getattr(base, "ndim", 0) != 1 or not base.flags.writeable:
-            return self.code(name)
         offset = _offset(array)
         if not offset or array.base.ndim != 1:
             return self.code(name)

@@ -61,7 +61,7 @@ def to_numpy(tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def _is_zero(tensor: torch.Tensor) -> bool:
-    return bool(getattr(torch._C, "_is_zerotensor", lambda _: False)(tensor))  # noqa: SLF001
+    return bool(getattr(torch, "_is_zerotensor", lambda _: False)(tensor))
 
 
 def _resolved(tensor: torch.Tensor) -> torch.Tensor:
