@@ -42,7 +42,10 @@ def torch_schemas():
     texts = {str(schema) for schema in torch._C._jit_get_all_schemas()}
     for qualname in torch._C._dispatch_get_all_op_names():
         name, _, overload = qualname.partition(".")
-        texts.add(str(torch._C._get_schema(name, overload)))
+        try:
+            texts.add(str(torch._C._get_schema(name, overload)))
+        except RuntimeError as error:  # kernels that wait for a definition have no schema
+            assert "schema_.has_value()" in str(error)
     return sorted(texts)
 
 
