@@ -45,7 +45,8 @@ def torch_schemas():
         try:
             texts.add(str(torch._C._get_schema(name, overload)))
         except RuntimeError as error:  # kernels that wait for a definition have no schema
-            assert "schema_.has_value()" in str(error)
+            if "schema_.has_value()" not in str(error):
+                raise
     return sorted(texts)
 
 
