@@ -31,7 +31,7 @@ from opwright.frameworks.jax.tracing import naming
 from opwright.keys import IMPLICIT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from opwright.overload import Kernel, OpOverload
     from opwright.schema import Argument, FunctionSchema
@@ -124,7 +124,7 @@ class Call(Computation):
 
     def target(self) -> Target | None:
         written = text(self.template)
-        return None if written is None else Target(_target_name(self.record), written, _resolver(self.record))
+        return None if written is None else Target(_target_name(self.record), written, _Resolver(self.record))
 
     def _traced_kernel(self) -> Kernel | None:
         """Return a kernel that JAX can trace, whatever the device."""
@@ -223,17 +223,25 @@ def _target_name(record: OpOverload) -> str:
     return name if generation == 1 else f"{name}#{generation}"
 
 
-def _resolver(record: OpOverload) -> Callable[[str], tuple[Plan, int]]:
-    """Return the function from what a program says of a call to how it runs, and its number of inputs."""
+class _Resolver:
+    """From what a program says of a call to how it runs, and its number of inputs."""
 
-    def resolve(written: str) -> tuple[Plan, int]:
+    __slots__ = ("_record",)
+
+    def __init__(self, record: OpOverload) -> None:
+        self._record = record
+
+    @property
+    def version(self) -> int:
+        """The record's: another after each registration."""
+        return self._record.version
+
+    def __call__(self, written: str, /) -> tuple[Plan, int]:
         value = value_of(written)
         looped = isinstance(value, list)  # a template is a tuple
-        call = Call(record, value_of(value[1]) if looped else value)
+        call = Call(self._record, value_of(value[1]) if looped else value)
         computation = vmap.Loop(call, value[0]) if looped else call
-        return computation.plan("cpu"), len(paths(record.schema, call.template))
-
-    return resolve
+        return computation.plan("cpu"), len(paths(self._record.schema, call.template))
 
 
 def export_target(op: Any) -> str:
@@ -256,5 +264,5 @@ def export_target(op: Any) -> str:
     if not installed():
         raise not_exportable(record.qualname)
     name = _target_name(record)
-    register(name, _resolver(record))
+    register(name, _Resolver(record))
     return name

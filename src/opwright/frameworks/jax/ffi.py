@@ -14,7 +14,7 @@ import json
 import threading
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import numpy as np
@@ -24,7 +24,15 @@ from opwright.frameworks.jax.callbacks import Plan, host_body
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    Resolve = Callable[[str], tuple[Plan, int]]
+    class Resolve(Protocol):
+        """From what a program says of a call to how it runs, and its number of inputs."""
+
+        @property
+        def version(self) -> int:
+            """Another number after each registration."""
+
+        def __call__(self, call: str, /) -> tuple[Plan, int]: ...
+
 
 _DTYPES = frozenset(
     np.dtype(name)
@@ -90,16 +98,17 @@ def register(name: str, resolve: Resolve) -> None:
 
 def _body(resolve: Resolve) -> Callable[..., None]:
     """Return what XLA calls with the text, then inputs, then outputs."""
-    bodies: dict[bytes, Callable[..., None]] = {}
+    bodies: dict[bytes, tuple[int, Callable[..., None]]] = {}
     view = np.from_dlpack
 
     def body(call: Any, *tensors: Any) -> None:
         key = view(call).tobytes()
-        run = bodies.get(key)
-        if run is None:
+        version = resolve.version
+        known = bodies.get(key)
+        if known is None or known[0] != version:
             plan, count = resolve(key.decode())
-            run = bodies[key] = host_body(plan, view, count)
-        run(*tensors)
+            known = bodies[key] = (version, host_body(plan, view, count))
+        known[1](*tensors)
 
     return body
 
