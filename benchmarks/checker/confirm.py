@@ -1,24 +1,32 @@
 """Whether a finding is true of torch's own functions: seen by calling them alone, without an operator.
 
 The arguments are those that the finding's snippet makes. The function is called on them, on contiguous
-copies, on fake tensors, and compiled.
+copies, on fake tensors, traced with symbolic sizes, and given to torch's gradcheck.
 """
 
 from __future__ import annotations
 
-import re
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._dynamo.backends.registry import lookup_backend
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from definitions import Definition
+
+
+SECOND = ("OW314", "OW315", "OW316")
+"""What is found of second derivatives."""
+
+THREADS = 4
 
 
 def confirmed(made: Definition, finding: Any) -> bool:
@@ -28,17 +36,19 @@ def confirmed(made: Definition, finding: Any) -> bool:
     """
     if finding is None:
         given = [one.detach() for one in made.args()]
-        return _differ(made, given) or _not_compiled(made, given)
+        return _differ(made, given) or _not_traced(made, given)
     found, error = _attempt(_arguments, made, finding.snippet)
     if error is not None:
         return False
     if finding.law == "layout" and finding.id != "OW903":
         return _by_layout(made, found)
+    if finding.law == "autograd":
+        return _not_the_derivative(made, found, second=finding.id in SECOND)
+    if finding.id == "OW1003":
+        return _by_threads(made, found)
     if finding.law == "compile":
-        sizes = re.match(r"with size (\d+) in place of (\d+)", finding.what)
-        if sizes is not None:
-            return _compiled_again(made, found, int(sizes[2]), int(sizes[1]))
-        return _differ(made, found) or _not_compiled(made, found)
+        guards = finding.id == "OW804"
+        return _differ(made, found) or _not_traced(made, found, guards=guards) or _twin_fails(made, found)
     return finding.law in ("fake", "layout") and _differ(made, found)
 
 
@@ -67,13 +77,19 @@ def _tensors(out: Any) -> list[torch.Tensor]:
 def _differ(made: Definition, tensors: Sequence[torch.Tensor]) -> bool:
     """Return whether the function says something else of fake tensors than it does with real ones."""
     real, error = _attempt(made.kernel, *[one.clone() for one in tensors])
-    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
-        fakes = [mode.from_tensor(one, static_shapes=True) for one in tensors]
-        fake, fake_error = _attempt(made.kernel, *fakes)
+    fake, fake_error = _attempt(_faked, made, tensors)
     if error is not None or fake_error is not None:
         return (error is None) != (fake_error is None)
     pairs = zip(_tensors(real), _tensors(fake), strict=True)
     return any((a.shape, a.dtype, a.stride()) != (b.shape, b.dtype, b.stride()) for a, b in pairs)
+
+
+def _faked(made: Definition, tensors: Sequence[torch.Tensor], *, symbolic: bool = False) -> Any:
+    """Return what the function returns for fake tensors; with symbolic sizes as a compiler calls it."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    fakes = [mode.from_tensor(one, static_shapes=not symbolic) for one in tensors]
+    with mode, enable_python_dispatcher() if symbolic else contextlib.nullcontext():
+        return made.kernel(*fakes)
 
 
 def _by_layout(made: Definition, tensors: Sequence[torch.Tensor]) -> bool:
@@ -87,39 +103,74 @@ def _by_layout(made: Definition, tensors: Sequence[torch.Tensor]) -> bool:
     return any(a.shape != b.shape or not torch.allclose(a, b, equal_nan=True) for a, b in pairs)
 
 
-def _not_compiled(made: Definition, tensors: Sequence[torch.Tensor]) -> bool:
-    """Return whether torch cannot compile the function, or its gradient."""
+def _by_threads(made: Definition, tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether calls from several threads at once give other results than one alone."""
+    expected = _tensors(made.kernel(*tensors))
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = list(pool.map(lambda _: _tensors(made.kernel(*tensors)), range(100 * THREADS)))
+    return not all(_equal(one, expected) for one in found)
+
+
+def _gradients(made: Definition) -> Callable[..., list[torch.Tensor]]:
+    """Return a function that gives the results and the gradients of their sums."""
+    marks = [one.requires_grad for one in made.args()]
+
+    def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        pairs = zip(tensors, marks, strict=True)
+        passed = [one.detach().requires_grad_(mark) for one, mark in pairs]
+        with torch.enable_grad():
+            out = _tensors(made.kernel(*passed))
+        live = [one for one in out if one.requires_grad]
+        varied = [one for one, mark in zip(passed, marks, strict=True) if mark]
+        if not live or not varied:
+            return out
+        ones = [torch.ones_like(one) for one in live]
+        found = torch.autograd.grad(live, varied, ones, allow_unused=True)
+        return [*out, *(one for one in found if one is not None)]
+
+    return function
+
+
+def _not_traced(made: Definition, tensors: Sequence[torch.Tensor], *, guards: bool = False) -> bool:
+    """Return whether torch cannot trace the function and its gradient, or traces them wrong."""
+    marks = [one.requires_grad for one in made.args()]
+    varied = [one.clone().requires_grad_(mark) for one, mark in zip(tensors, marks, strict=True)]
+    if _attempt(lambda: _faked(made, varied, symbolic=True))[1] is not None:
+        return True
+    function = _gradients(made)
+    expected, error = _attempt(function, *tensors)
+    if error is not None:
+        return True
+    graph, error = _attempt(make_fx(function, tracing_mode="symbolic"), *tensors)
+    if error is not None:
+        return True
+    if guards and (graph.shape_env.guards or graph.shape_env.replacements):
+        return True
+    got, error = _attempt(graph, *tensors)
+    return error is not None or not _equal(got, expected)
+
+
+def _twin_fails(made: Definition, tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether an operator of ``torch.library`` made of the same function cannot be compiled either."""
     torch.compiler.reset()
-    program = torch.compile(made.kernel, backend="aot_eager", dynamic=True)
-    return _attempt(_gradients, program, tensors)[1] is not None
+    program = torch.compile(made.define_twin(), backend="aot_eager", fullgraph=True, dynamic=True)
+    marks = [one.requires_grad for one in made.args()]
+    varied = [one.clone().requires_grad_(mark) for one, mark in zip(tensors, marks, strict=True)]
+    return _attempt(program, *varied)[1] is not None
 
 
-def _gradients(program: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:
-    wanted = [one.clone().requires_grad_(one.is_floating_point() or one.is_complex()) for one in tensors]
-    losses = [one.abs().sum() for one in _tensors(program(*wanted)) if one.requires_grad]
-    if losses:
-        torch.stack(losses).sum().backward()
+def _equal(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    pairs = zip(some, others, strict=True)
+    return all(a.shape == b.shape and torch.allclose(a, b, equal_nan=True) for a, b in pairs)
 
 
-def _compiled_again(made: Definition, tensors: Sequence[torch.Tensor], old: int, new: int) -> bool:
-    """Return whether another size makes torch compile the function, or its gradient, again."""
-    torch.compiler.reset()
-    programs: list[int] = []
+def _not_the_derivative(made: Definition, tensors: Sequence[torch.Tensor], *, second: bool) -> bool:
+    """Return whether torch's own derivative is not that of the function, as torch's gradcheck sees it."""
+    marks = [one.requires_grad for one in made.args()]
+    passed = [one.clone().requires_grad_(mark) for one, mark in zip(tensors, marks, strict=True)]
 
-    def backend(graph: Any, inputs: Any) -> Any:
-        programs.append(len(inputs))
-        return lookup_backend("aot_eager")(graph, inputs)
+    def function(*varied: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(one for one in _tensors(made.kernel(*varied)) if one.requires_grad)
 
-    program = torch.compile(made.kernel, backend=backend, dynamic=True)
-    counts = []
-    for size in (old, new):
-        _attempt(_gradients, program, [_resized(one, old, size) for one in tensors])
-        counts.append(len(programs))
-    return counts[1] > counts[0]
-
-
-def _resized(tensor: torch.Tensor, old: int, new: int) -> torch.Tensor:
-    for axis, size in enumerate(tensor.shape):
-        if size == old:
-            tensor = tensor.index_select(axis, torch.arange(new) % old)
-    return tensor
+    check = torch.autograd.gradgradcheck if second else torch.autograd.gradcheck
+    return _attempt(check, function, passed)[1] is not None

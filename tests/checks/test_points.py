@@ -97,3 +97,43 @@ def test_a_slope_that_cannot_be_measured_is_told():
     outcome = outcome_of(steps, "autograd", np.round(normal))
     assert outcome.status == "passed"
     assert outcome.reason.startswith("no slope along x can be measured; ")
+
+
+@pytest.mark.parametrize("array", ["numpy", "torch"])
+def test_outputs_that_are_marked_are_left_out(ns, array):
+    arrays = pytest.importorskip(array, reason=f"{array} is not installed")
+    kind = arrays.ndarray if array == "numpy" else arrays.Tensor
+
+    def product(x, y):
+        return x * y, x * 3
+
+    product.__annotations__ = {"x": kind, "y": kind, "return": tuple[kind, kind]}
+    operator = ow.custom_op(f"{ns}::product", product, mutates_args=())
+    operator.register_fake(lambda x, y: (ow.empty_like(x), ow.empty_like(x)))
+
+    def setup(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.mark_non_differentiable(output[1])
+
+    operator.register_autograd(
+        lambda ctx, grad, _: (grad * ctx.saved_tensors[1], grad * ctx.saved_tensors[0]), setup_context=setup
+    )
+    sample = (arrays.arange(3.0), arrays.arange(1.0, 4.0))
+    report = ow.opcheck(operator, sample, raise_exception=False)
+    assert report.ok, str(report)
+    assert {report.outcome("autograd", name).status for name in report.frameworks} == {"passed"}
+
+
+def test_outputs_that_are_all_marked_leave_nothing(ns):
+    @ow.custom_op(f"{ns}::constant", mutates_args=())
+    def constant(x: np.ndarray) -> np.ndarray:
+        return x * 3
+
+    constant.register_autograd(
+        lambda ctx, grad: None, setup_context=lambda ctx, inputs, output: ctx.mark_non_differentiable(output)
+    )
+    outcome = outcome_of(constant, "autograd", np.ones(3))
+    assert (outcome.status, outcome.reason) == (
+        "skipped",
+        "every floating output is marked as non-differentiable",
+    )

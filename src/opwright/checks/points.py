@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from opwright.checks import derived, numeric
 from opwright.checks.arrays import copied, is_floating
+from opwright.checks.marked import marked
 from opwright.checks.samples import Leaf, Sample, put
 from opwright.keys import IMPLICIT
 
@@ -140,13 +141,15 @@ def points(probe: Probe, *, double: bool = True) -> Iterator[Point]:
         if run.error is not None:
             wide, run = sample, probe.reference(sample)
         leaves = [leaf for leaf in wide.leaves() if is_floating(wide.array(leaf)) and wide.array(leaf).size]
-        outputs = list(_floating_outputs(run))
+        constant = marked(probe, wide)
+        outputs = [place for place in _floating_outputs(run) if place not in constant]
         point = Point(probe, wide, run, leaves, outputs)
         point.weights = [numeric.random_like(array, 7 + i) for i, array in enumerate(point.flat(run.outputs))]
         if not leaves:
             probe.skip("no argument is a floating array")
         elif not outputs:
-            probe.skip("no output is a floating array")
+            marks = "every floating output is marked as non-differentiable"
+            probe.skip(marks if constant else "no output is a floating array")
         elif not point.dtype:
             probe.skip("derivatives are not compared in half precision, and the operator takes no other")
         else:
