@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all lint format bench gpu clean python
+.PHONY: help demo test test-all lint format bench corpus gpu clean python
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -49,6 +49,9 @@ format: $(TEST)/.stamp  ## rewrite the sources as the formatter and the linter w
 bench: $(TEST)/.stamp  ## the benchmarks; each prints ratios measured in one run
 	@test -n "$(wildcard benchmarks/*.py)" || { echo "make bench: there is no benchmark in benchmarks/" >&2; exit 1; }
 	@set -e; for bench in $(sort $(wildcard benchmarks/[a-z]*.py)); do $(BIN)/python $$bench; done
+
+corpus: $(TEST)/.stamp  ## faults that the checker finds, and its false alarms; SAMPLE=20 takes 20 of each set
+	$(BIN)/python benchmarks/checker/run.py $(if $(SAMPLE),--sample $(SAMPLE))
 
 gpu: python  ## GPU tests and benchmarks in the environment of $(PYTHON); skipped where there is no GPU
 	@PYTHONPATH=src $(PYTHON) benchmarks/gpu.py
