@@ -572,3 +572,28 @@ def test_a_kernel_with_the_keyset_gets_none(ns):
         lib.define("f(Tensor x) -> Tensor")
         lib.impl("f", lambda keyset, x: x + (keyset is None), "CPU", with_keyset=True)
         np.testing.assert_array_equal(getattr(ow.ops, ns).f(X), X + 1)
+
+
+def test_a_kernel_of_another_framework_never_mutates_a_copy():
+    pytest.importorskip("torch", reason="torch is not installed")
+
+    @ow.custom_op("numpy_lent::double", mutates_args={"x"}, schema="(Tensor(a!) x) -> ()", flavour="torch")
+    def double(x):
+        x.mul_(2)
+
+    whole = np.arange(6.0).reshape(2, 3)
+    for x in (whole, whole.T, whole[:, ::2], whole[1:]):
+        expected = x * 2
+        double(x)
+        np.testing.assert_array_equal(x, expected)
+    for x in (np.arange(3.0)[::-1], np.arange(3, dtype=">f8")):
+        kept = x.copy()
+        with pytest.raises(ow.errors.ArgumentError) as raised:
+            double(x)
+        assert str(raised.value) == (
+            "numpy_lent::double: argument x cannot be taken\n"
+            "  expected: an array whose memory a kernel of flavour torch can write to\n"
+            "  got: an array with a negative stride, or of foreign byte order\n"
+            "  to fix: pass a copy, and use the copy afterwards"
+        )
+        np.testing.assert_array_equal(x, kept)

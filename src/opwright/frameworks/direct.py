@@ -48,6 +48,8 @@ class Direct:
         A source expression for whether the array ``{x}`` can be written to.
     portable
         A source expression for whether kernels of another flavour can take the array ``{x}``.
+    lendable
+        A source expression for whether another framework can write to the memory of the array ``{x}``.
     advice
         ``advice(value)``: the line that makes a refused array one that can be taken, or None.
     under_modes
@@ -66,6 +68,7 @@ class Direct:
         shares_memory: Callable[[Any, Any], bool],
         writable: str = "True",
         portable: str = "True",
+        lendable: str = "True",
         advice: Callable[[Any], str | None] = lambda _: None,
         under_modes: Callable[[OpOverload, Callable[..., Any], tuple[Any, ...]], Any],
         around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda fn: fn,
@@ -77,12 +80,14 @@ class Direct:
         self.shares_memory = shares_memory
         self.writable = writable
         self.portable = portable
+        self.lendable = lendable
         self.advice = advice
         self.under_modes = under_modes
         self.around = around
         # Written by this framework's own module, never by a schema.
         self.is_writable: Callable[[Any], bool] = eval(f"lambda x: {writable.format(x='x')}")  # noqa: S307
         self.is_portable: Callable[[Any], bool] = eval(f"lambda x: {portable.format(x='x')}")  # noqa: S307
+        self.is_lendable: Callable[[Any], bool] = eval(f"lambda x: {lendable.format(x='x')}")  # noqa: S307
 
     def specialise(self, record: OpOverload, values: Sequence[Any], key: Hashable) -> Callable[..., Any]:
         """Return the callable for calls that have ``key`` in the record's table."""
@@ -125,6 +130,7 @@ class _Specialised:
         self.kernel = kernel
         self.known = key is direct.array_class
         self.own = kernel.flavour == direct.framework.flavour
+        self.lent = not self.own and kernel.flavour != catalogue.ARRAY_API
         taker = direct.framework if kernel.flavour == catalogue.ARRAY_API else of_flavour(kernel.flavour)
         self.convert = taker.convert
         fn = direct.around(bridge(kernel, direct.framework))
@@ -191,6 +197,8 @@ class _Specialised:
             tests.append(f"not ({self.direct.writable.format(x=name)})")
         if not self.own:
             tests.append(f"not ({self.direct.portable.format(x=name)})")
+        if argument.is_write and self.lent:
+            tests.append(f"not ({self.direct.lendable.format(x=name)})")
         return " or ".join(tests)
 
     def _list_lines(self, argument: Argument, names: Names, leave: str) -> list[str]:
@@ -267,6 +275,10 @@ class _Specialised:
             got = f"{class_name(value)} of dtype {getattr(array, 'dtype', None)}"
             expected = f"a dtype that a kernel of flavour {self.kernel.flavour} can take"
             raise refused_array(record, name, got, expected, "convert it first, with astype")
+        if argument.is_write and self.lent and not direct.is_lendable(array):
+            got = "an array with a negative stride, or of foreign byte order"
+            expected = f"an array whose memory a kernel of flavour {self.kernel.flavour} can write to"
+            raise refused_array(record, name, got, expected, "pass a copy, and use the copy afterwards")
 
     def _output_lines(self, names: Names, out: str) -> list[str]:
         """Return the lines that test what the kernel returned and return it."""

@@ -118,6 +118,7 @@ class NumPyFramework(Framework):
             shares_memory=shares_memory,
             writable="{x}.flags.writeable",
             portable="{x}.dtype.num != 17 and {x}.dtype.num != 20",  # object, void
+            lendable="min({x}.strides, default=0) >= 0 and {x}.dtype.isnative",
             advice=_advice,
             under_modes=_under_modes,
         )
