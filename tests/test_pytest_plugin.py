@@ -68,7 +68,8 @@ def fixture_run(tmp_path):
 
     def run(*options, plugins=("opwright.pytest_plugin",)):
         named = [word for plugin in plugins for word in ("-p", plugin)]
-        command = [sys.executable, "-m", "pytest", *named, "-p", "no:cacheprovider", *options]
+        root = ["--rootdir", str(tmp_path)]  # whatever configuration lies above the temporary folder
+        command = [sys.executable, "-m", "pytest", *root, *named, "-p", "no:cacheprovider", *options]
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
