@@ -93,6 +93,27 @@ def _count_of_local() -> int:
 REFERENCES_TO_A_LOCAL = _count_of_local()
 """The count that ``sys.getrefcount`` gives for a local variable that nobody else holds."""
 
+
+def _through_two_calls(thing: Any) -> int:
+    return _count_of_argument(thing)
+
+
+def _count_of_argument(thing: Any) -> int:
+    return sys.getrefcount(thing)
+
+
+_TWO_CALLS = _through_two_calls(object())
+
+
+def references_of_two_calls() -> int:
+    """Return how many references more than at import two calls in Python hold of an argument.
+
+    While something has replaced the interpreter's frame evaluation, as torch's compiler does and may leave
+    it after an error, callers keep what they pass on their stack.
+    """
+    return _through_two_calls(object()) - _TWO_CALLS
+
+
 COUNTS_TELL = getattr(sys, "_is_gil_enabled", lambda: True)()
 """Whether reference counts tell who holds an object: not without the GIL."""
 

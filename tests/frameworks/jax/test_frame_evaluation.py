@@ -1,0 +1,63 @@
+"""JAX while torch's compiler has left its own frame evaluation behind, as it does after an error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+SCRIPT = """
+    import numpy as np
+    import torch
+    import jax
+    import opwright as ow
+    from opwright.frameworks.jax import private
+
+    @ow.custom_op("frames::two", mutates_args=(), flavour="numpy")
+    def two(x: ow.Array) -> tuple[ow.Array, ow.Array]:
+        return x * 2, x * 3
+
+    two.register_fake(lambda x: (ow.empty_like(x), ow.empty_like(x)))
+    kept = []
+
+    @ow.custom_op("frames::keeps", mutates_args=(), flavour="numpy")
+    def keeps(x: ow.Array) -> tuple[ow.Array, ow.Array]:
+        kept.append(x)
+        return x * 2, x * 3
+
+    keeps.register_fake(lambda x: (ow.empty_like(x), ow.empty_like(x)))
+
+    compiled = torch.compile(lambda x: x * x.shape[0], backend="eager", dynamic=False)
+    compiled(torch.ones(3))
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        try:
+            compiled(torch.ones(4))
+        except Exception as error:
+            print(type(error).__name__)
+    print(private.references_of_two_calls() > 0)
+    print([out.tolist() for out in jax.jit(two)(jax.numpy.ones(2))])
+    try:
+        jax.block_until_ready(jax.jit(keeps)(jax.numpy.ones(2)))
+    except Exception as error:
+        print("keeps a view of one of its arrays after the call" in str(error))
+"""
+
+
+def test_a_kernel_that_keeps_nothing_runs_and_one_that_keeps_a_view_is_refused():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(SCRIPT)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == [
+        "RecompileError",
+        "True",
+        "[[2.0, 2.0], [3.0, 3.0]]",
+        "True",
+    ], done.stderr
