@@ -117,12 +117,15 @@ def test_everything_said_of_a_right_operator_is_an_alarm():
     assert tables.torch_alarms(result()) == []
 
 
-def test_what_is_true_of_torch_is_no_false_alarm():
+def test_what_is_true_of_torch_alone_is_no_false_alarm():
     found = result(("layout", "raises"), torch={"failed": {"test_schema": "E"}, "confirmed": True})
     found["ours"]["findings"][0]["confirmed"] = True
     assert tables.alarms(found) == []
-    assert tables.true_of_torch(found) == ["OW1 : raises; ; "]
+    assert tables.true_alone(found) == ["OW1 : raises; ; "]
     assert tables.torch_alarms(found) == []
+    crashed = {"crashed": "exit status -11: ", "alone": "exit status -11"}
+    assert tables.alarms(crashed) == []
+    assert tables.true_alone(crashed) == ["crashes the process alone too: exit status -11"]
 
 
 def test_the_report_has_every_table():
@@ -135,7 +138,7 @@ def test_the_report_has_every_table():
     }
     text = list(tables.lines(cases, results, {"op_db": Counter(why=2)}))
     assert "  zoo          2       1           1            1      2     1                1" in text
-    assert "  zoo          1             0              0      1     0                0" in text
+    assert "  zoo          1             0           0      1     0                0" in text
     assert "  zoo  0.500                             0.250            0.250            1.00" in text
     assert "  op_db: 2 why" in text
     assert "  zoo/three (fake)" in text

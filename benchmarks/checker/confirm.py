@@ -7,10 +7,12 @@ copies, on fake tensors, traced with symbolic sizes, and given to torch's gradch
 from __future__ import annotations
 
 import contextlib
+import re
 from concurrent.futures import ThreadPoolExecutor
-from itertools import takewhile
+from itertools import starmap, takewhile
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -34,6 +36,10 @@ def confirmed(made: Definition, finding: Any) -> bool:
 
     Without a finding: whether torch has no fake for the function's own arguments, or cannot compile it.
     """
+    return bool(_attempt(_confirmed, made, finding)[0])
+
+
+def _confirmed(made: Definition, finding: Any) -> bool:
     if finding is None:
         given = [one.detach() for one in made.args()]
         return _differ(made, given) or _not_traced(made, given)
@@ -44,12 +50,32 @@ def confirmed(made: Definition, finding: Any) -> bool:
         return _by_layout(made, found)
     if finding.law == "autograd":
         return _not_the_derivative(made, found, second=finding.id in SECOND)
+    if finding.law == "jvp":
+        return _no_tangent(made, found)
     if finding.id == "OW1003":
         return _by_threads(made, found)
     if finding.law == "compile":
         guards = finding.id == "OW804"
         return _differ(made, found) or _not_traced(made, found, guards=guards) or _twin_fails(made, found)
     return finding.law in ("fake", "layout") and _differ(made, found)
+
+
+def confirmed_of_ufunc(function: Any, finding: Any) -> bool:
+    """Return whether what is found holds for a function of SciPy: between dtypes, and between threads."""
+    made = [line for line in finding.snippet.splitlines() if re.match(r"x\d+ = np\.", line)]
+    scope: dict[str, Any] = {"np": np}
+    exec(compile("\n".join(made), "snippet", "exec"), scope)
+    arrays = [scope[f"x{i}"] for i in range(function.nin)]
+    if finding.law == "agreement":
+        single = np.asarray(function(*[one.astype("float32") for one in arrays]))
+        double = np.asarray(function(*[one.astype("float64") for one in arrays]))
+        return not np.allclose(single, double, rtol=1e-3, atol=1e-3, equal_nan=True)
+    if finding.id == "OW1003":
+        expected = function(*arrays)
+        with ThreadPoolExecutor(THREADS) as pool:
+            found = list(pool.map(lambda _: function(*arrays), range(100 * THREADS)))
+        return not all(np.array_equal(one, expected, equal_nan=True) for one in found)
+    return False
 
 
 def _attempt(function: Callable[..., Any], *args: Any) -> tuple[Any, Exception | None]:
@@ -77,18 +103,29 @@ def _tensors(out: Any) -> list[torch.Tensor]:
 def _differ(made: Definition, tensors: Sequence[torch.Tensor]) -> bool:
     """Return whether the function says something else of fake tensors than it does with real ones."""
     real, error = _attempt(made.kernel, *[one.clone() for one in tensors])
-    fake, fake_error = _attempt(_faked, made, tensors)
-    if error is not None or fake_error is not None:
-        return (error is None) != (fake_error is None)
-    pairs = zip(_tensors(real), _tensors(fake), strict=True)
-    return any((a.shape, a.dtype, a.stride()) != (b.shape, b.dtype, b.stride()) for a, b in pairs)
+    for symbolic, python in ((False, False), (False, True), (True, True)):
+        fake, fake_error = _attempt(_faked, made, tensors, symbolic, python)
+        if (error is None) != (fake_error is None):
+            return True
+        if error is None and not all(starmap(_same, zip(_tensors(real), _tensors(fake), strict=True))):
+            return True
+    return False
 
 
-def _faked(made: Definition, tensors: Sequence[torch.Tensor], *, symbolic: bool = False) -> Any:
-    """Return what the function returns for fake tensors; with symbolic sizes as a compiler calls it."""
+def _same(real: torch.Tensor, fake: torch.Tensor) -> bool:
+    """Return whether a fake tensor says what a real one is; sizes that it leaves open do not count."""
+    if real.dim() != fake.dim() or real.dtype != fake.dtype:
+        return False
+    if not all(isinstance(size, int) for size in [*fake.shape, *fake.stride()]):
+        return True
+    return real.shape == fake.shape and (real.stride() == fake.stride() or not real.numel())
+
+
+def _faked(made: Definition, tensors: Sequence[torch.Tensor], symbolic: bool, python: bool = True) -> Any:
+    """Return what the function returns for fake tensors; by torch's decompositions in Python, if so asked."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
     fakes = [mode.from_tensor(one, static_shapes=not symbolic) for one in tensors]
-    with mode, enable_python_dispatcher() if symbolic else contextlib.nullcontext():
+    with mode, enable_python_dispatcher() if python else contextlib.nullcontext():
         return made.kernel(*fakes)
 
 
@@ -101,6 +138,20 @@ def _by_layout(made: Definition, tensors: Sequence[torch.Tensor]) -> bool:
         return (error is None) != (other_error is None)
     pairs = zip(_tensors(first), _tensors(second), strict=True)
     return any(a.shape != b.shape or not torch.allclose(a, b, equal_nan=True) for a, b in pairs)
+
+
+def _no_tangent(made: Definition, tensors: Sequence[torch.Tensor]) -> bool:
+    """Return whether torch derives no tangent of the function from its gradient either."""
+    marks = [one.requires_grad for one in made.args()]
+    varied = tuple(one.clone() for one, mark in zip(tensors, marks, strict=True) if mark)
+
+    def function(*passed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        left = list(passed)
+        every = [left.pop(0) if mark else one for one, mark in zip(tensors, marks, strict=True)]
+        return tuple(one for one in _tensors(made.kernel(*every)) if one.requires_grad)
+
+    ones = tuple(map(torch.ones_like, varied))
+    return _attempt(lambda: torch.autograd.functional.jvp(function, varied, ones, strict=True))[1] is not None
 
 
 def _by_threads(made: Definition, tensors: Sequence[torch.Tensor]) -> bool:
@@ -135,7 +186,7 @@ def _not_traced(made: Definition, tensors: Sequence[torch.Tensor], *, guards: bo
     """Return whether torch cannot trace the function and its gradient, or traces them wrong."""
     marks = [one.requires_grad for one in made.args()]
     varied = [one.clone().requires_grad_(mark) for one, mark in zip(tensors, marks, strict=True)]
-    if _attempt(lambda: _faked(made, varied, symbolic=True))[1] is not None:
+    if _attempt(_faked, made, varied, True)[1] is not None:
         return True
     function = _gradients(made)
     expected, error = _attempt(function, *tensors)

@@ -170,7 +170,12 @@ def _special(name: str, function: np.ufunc) -> Case:
         random = np.random.default_rng(0)
         return op, [random.uniform(0.2, 0.8, (3, 4)) for _ in names], {}
 
-    return Case("scipy", name, build)
+    def confirm(finding: Any) -> bool:
+        from confirm import confirmed_of_ufunc
+
+        return confirmed_of_ufunc(function, finding)
+
+    return Case("scipy", name, build, confirm=confirm)
 
 
 def _right_tests() -> Iterator[Case]:

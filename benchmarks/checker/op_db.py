@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import confirm
 import torch
 from definitions import Case, Definition
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 if TYPE_CHECKING:
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
 DTYPES = (torch.float64, torch.float32, torch.complex128, torch.int64, torch.bool)
 LARGEST = 2000
-SEEDS = range(1, 9)
 
 
 class LeftOut(Exception):  # noqa: N818  (no error: an entry that the criteria leave out)
@@ -45,16 +46,22 @@ class Call:
 
 def cases(left_out: Counter[str]) -> Iterator[Case]:
     """Yield a case for each entry, and count those left out."""
+    for name, made in definitions(left_out):
+        yield _case(name, made)
+
+
+def definitions(left_out: Counter[str]) -> Iterator[tuple[str, Definition]]:
+    """Yield the name and the definition of each entry, and count those left out."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
     for info in op_db:
         variant = f"_{info.variant_test_name}" if info.variant_test_name else ""
-        name = f"{info.name}{variant}".replace(".", "_")
+        name = re.sub(r"\W", "_", f"{info.name}{variant}")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                yield _case(name, definition(info, name))
+                yield name, definition(info, name)
         except LeftOut as reason:
             left_out[str(reason)] += 1
 
@@ -82,11 +89,10 @@ def definition(info: Any, name: str) -> Definition:
     call = _sample(info)
     outputs = _tried(call)
     names = [f"x{i}" for i in range(len(call.tensors))]
-    is_tuple = isinstance(outputs, tuple | list)
+    is_tuple = len(_flat(outputs)) > 1
     returns = f"({', '.join(['Tensor'] * len(outputs))})" if is_tuple else "Tensor"
     schema = f"({', '.join(f'Tensor {one}' for one in names)}) -> {returns}"
-    fixed = all(_equal(outputs, _tried(call, seed)) for seed in SEEDS)
-    tags = () if fixed else ("nondeterministic_seeded",)
+    tags = ("nondeterministic_seeded",) if _is_random(call) else ()
     backward, setup = _derivative(info, call, outputs)
 
     def args() -> list[torch.Tensor]:
@@ -162,10 +168,10 @@ def _copies(call: Call) -> list[torch.Tensor]:
     return [one.clone() for one in call.tensors]
 
 
-def _tried(call: Call, seed: int = 0) -> Any:
+def _tried(call: Call) -> Any:
     """Return what the function returns, if that is what an operator may return."""
     passed = _copies(call)
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     try:
         with torch.no_grad():
             out = call.function(*passed)
@@ -193,6 +199,24 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_conj().to(torch.complex128 if tensor.is_complex() else torch.float64).nan_to_num()
 
 
+class _Random(TorchDispatchMode):
+    """Notes whether an operator of torch's is called that is declared random."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+
+def _is_random(call: Call) -> bool:
+    with _Random() as seen:
+        _tried(call)
+    return seen.found
+
+
 def _flat(out: Any) -> list[torch.Tensor]:
     return list(out) if isinstance(out, tuple | list) else [out]
 
@@ -209,7 +233,7 @@ def _owned(call: Call) -> Callable[..., Any]:
             kept = one.clone() if _storage(one) in seen else one
             seen.add(_storage(kept))
             own.append(kept)
-        return tuple(own) if isinstance(out, tuple | list) else own[0]
+        return tuple(own) if len(own) > 1 else own[0]
 
     return compute
 

@@ -82,7 +82,10 @@ def _serve(waiting: queue.Queue[str], results: dict[str, Any], limit: float, fil
         results[name], whole = worker.ask(name, limit)
         if not whole:
             ended = worker.end()
-            results[name] |= {"torch": {"refused": ended}} if "ours" in results[name] else {"crashed": ended}
+            if "ours" in results[name]:
+                results[name] |= {"torch": {"refused": ended}}
+            else:
+                results[name] |= {"crashed": ended, "alone": _alone(name, limit)}
             worker = None
         if file is not None:
             with file.open("a") as lines:
@@ -91,6 +94,18 @@ def _serve(waiting: queue.Queue[str], results: dict[str, Any], limit: float, fil
             print(f"\r{len(results)} {name:60.60}", end="", file=sys.stderr)
     if worker is not None:
         worker.end()
+
+
+def _alone(name: str, limit: float) -> str:
+    """Return how the function of a case ends a process by itself; empty where it does not."""
+    if name.partition("/")[0] not in ("op_db", "scipy"):
+        return ""
+    command = [sys.executable, "-W", "ignore", str(HERE / "alone.py"), name]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=limit, check=False)  # noqa: S603  (as below)
+    except subprocess.TimeoutExpired:
+        return f"not back after {limit:g} s"
+    return f"exit status {done.returncode}" if done.returncode < 0 else ""
 
 
 class _Worker:

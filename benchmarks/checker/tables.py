@@ -37,7 +37,7 @@ def lines(
     yield from ["", "SNIPPETS", *_snippets(cases, results)]
     yield from ["", "FALSE ALARMS", *_alarms(cases, results)]
     yield from ["", "FALSE ALARMS OF torch.library.opcheck", *_torch_alarms(cases, results)]
-    yield from ["", "TRUE OF TORCH'S OWN FUNCTIONS", *_true_of_torch(cases, results)]
+    yield from ["", "TRUE OF THE LIBRARIES' OWN FUNCTIONS", *_true_alone(cases, results)]
 
 
 def good(cases: Sequence[Case], results: Mapping[str, Any]) -> bool:
@@ -76,9 +76,10 @@ def named(case: Case, result: Mapping[str, Any]) -> bool:
     return bool(refused(result)) or any(case.words in text for text in texts)
 
 
-def true_of_torch(result: Mapping[str, Any]) -> list[str]:
-    """Return what was said of a right operator and holds for torch's own functions too."""
-    return [_told(one) for one in findings(result) if one.get("confirmed")]
+def true_alone(result: Mapping[str, Any]) -> list[str]:
+    """Return what was said of a right operator and holds for the library's own function too."""
+    crashed = [f"crashes the process alone too: {result['alone']}"] if result.get("alone") else []
+    return [*crashed, *(_told(one) for one in findings(result) if one.get("confirmed"))]
 
 
 def _told(found: Mapping[str, Any]) -> str:
@@ -88,7 +89,7 @@ def _told(found: Mapping[str, Any]) -> str:
 def alarms(result: Mapping[str, Any]) -> list[str]:
     """Return what was said of a right operator, unless it is true of torch's own functions."""
     if "crashed" in result:
-        return [f"crashed: {result['crashed']}"]
+        return [] if result.get("alone") else [f"crashed: {result['crashed']}"]
     ours = result["ours"]
     texts = [f"refused: {ours['refused']}"] if "refused" in ours else []
     texts += [_told(one) for one in findings(result) if not one.get("confirmed")]
@@ -154,21 +155,21 @@ def _by_law(cases: Sequence[Case], results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _right(cases: Sequence[Case], results: Mapping[str, Any]) -> Iterator[str]:
-    rows = [["set", "operators", "false alarms", "true of torch", "twins", "ours", "torch's opcheck"]]
+    rows = [["set", "operators", "false alarms", "true of it", "twins", "ours", "torch's opcheck"]]
     for group, own in _groups(cases, wrong=False):
         found = [results[case.id] for case in own]
         twins = [result for result in found if has_twin(result)]
         counts = [
             len(own),
             sum(bool(alarms(result)) for result in found),
-            sum(bool(true_of_torch(result)) for result in found),
+            sum(bool(true_alone(result)) for result in found),
             len(twins),
             sum(bool(alarms(result)) for result in twins),
             sum(bool(torch_alarms(result)) for result in twins),
         ]
         rows.append([group, *map(str, counts)])
     yield from aligned(rows)
-    yield "  'true of torch': operators of which something is said that torch's function shows by itself"
+    yield "  'true of it': something is said that the function of torch or SciPy shows by itself"
 
 
 def _time(cases: Sequence[Case], results: Mapping[str, Any]) -> Iterator[str]:
@@ -230,9 +231,9 @@ def _alarms(cases: Sequence[Case], results: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {case.id}: {text}"
 
 
-def _true_of_torch(cases: Sequence[Case], results: Mapping[str, Any]) -> Iterator[str]:
+def _true_alone(cases: Sequence[Case], results: Mapping[str, Any]) -> Iterator[str]:
     for case in cases:
-        for text in [] if case.wrong else true_of_torch(results[case.id]):
+        for text in [] if case.wrong else true_alone(results[case.id]):
             yield f"  {case.id}: {text}"
 
 

@@ -46,11 +46,12 @@ def autocast_cancels(x: Tensor) -> Tensor:
 
 
 @add(
-    "autocast", "", pair, fake=lambda x, y: x.new_empty((x.shape[0], y.shape[1]), dtype=torch.float32),
-    autocast=BFLOAT16,
+    "autocast", "", pair, fake=lambda x, y: x.new_empty(
+        (x.shape[0], y.shape[1]), dtype=torch.promote_types(x.dtype, torch.float32)
+    ), autocast=BFLOAT16,
 )  # fmt: skip
 def autocast_fake_keeps_float32(x: Tensor, y: Tensor) -> Tensor:
-    """The fake says float32 whatever is cast."""
+    """The fake says float32 where the inputs are cast to bfloat16."""
     return (x @ y).contiguous()
 
 
@@ -125,12 +126,12 @@ _kept: dict[Any, Tensor] = {}
 # ------------------------------------------------------------------------------------------------ compile
 
 
-def _compiled(name: str, backward: Any, setup: Any = save) -> None:
+def _compiled(name: str, backward: Any, setup: Any = save, laws: str = "compile") -> None:
     def kernel(x: Tensor) -> Tensor:
         return x * x
 
     kernel.__name__ = name
-    add("compile", "", matrix, fake=like, backward=backward, setup=setup)(kernel)
+    add(laws, "", matrix, fake=like, backward=backward, setup=setup)(kernel)
 
 
 def _branches_on_values(ctx: Any, grad: Tensor) -> Tensor:
@@ -164,7 +165,7 @@ def _while_large(ctx: Any, grad: Tensor) -> Tensor:
 
 
 _compiled("backward_branches_on_values", _branches_on_values)
-_compiled("backward_through_numpy", _through_numpy)
+_compiled("backward_through_numpy", _through_numpy, laws="compile autograd")
 _compiled(
     "setup_takes_a_number",
     lambda ctx, g: 2 * g * ctx.saved_tensors[0] * (ctx.scale / ctx.scale),

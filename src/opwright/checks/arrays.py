@@ -76,7 +76,7 @@ def _flipped(x: Any) -> Any:
 def _offset(x: Any) -> Any:
     import numpy as np
 
-    return np.concatenate([x.ravel()[:1], x.ravel()])[1:].reshape(x.shape)
+    return np.concatenate([np.full(1, 41, x.dtype), x.ravel()])[1:].reshape(x.shape)
 
 
 def _read_only(x: Any) -> Any:
@@ -99,7 +99,11 @@ LAYOUTS: Mapping[str, Layout] = MappingProxyType(
         "transposed": (_transposed, "np.asfortranarray({0})", 2),
         "sliced": (_sliced, "np.repeat({0}, 2, axis=-1)[..., ::2]", 1),
         "with a negative stride": (_flipped, "np.flip(np.flip({0}, 0).copy(), 0)", 1),
-        "at an offset": (_offset, "np.concatenate([{0}.ravel()[:1], {0}.ravel()])[1:].reshape({0}.shape)", 1),
+        "at an offset": (
+            _offset,
+            "np.concatenate([np.full(1, 41, {0}.dtype), {0}.ravel()])[1:].reshape({0}.shape)",
+            1,
+        ),
         "expanded": (
             _expanded,
             "np.lib.stride_tricks.as_strided({0}[:1].copy(), {0}.shape, (0, *{0}[:1].copy().strides[1:]))",
@@ -140,7 +144,8 @@ def written(array: Any, limit: int) -> str | None:
         r"\b(nan|inf)(?=j|\b)", r"np.\1", re.sub(r"\s+(?=[,\]])|(?<=\[)\s+", "", re.sub(r"\s+", " ", text))
     )
     text = re.sub(r"np\.(nan|inf)j", r"complex(0, np.\1)", text)
-    return f"np.array({text}, {name!r})"
+    known = "float32" if array.dtype.kind == "V" else name  # NumPy alone has no bfloat16
+    return f"np.array({text}, {known!r})"
 
 
 def tolerance(dtype: Any, rtol: float | None, atol: float | None) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from opwright.checks.arrays import LAYOUTS, difference, has_other_layout
 from opwright.checks.base import attempt, facts, line_of, raised
+from opwright.checks.marked import filled
 from opwright.errors import GradientError
 
 if TYPE_CHECKING:
@@ -120,18 +121,28 @@ def _held(point: Point) -> Iterator[tuple[str, Any, str]]:
     """Yield each output of a differentiable call with its name, and the attribute of ctx that holds it."""
     pullback = point.differentiable()
     point.gradients(pullback, point.weights)
-    attributes = vars(pullback.context) if hasattr(pullback.context, "__dict__") else {}
+    context: Any = pullback.context
+    kept_outputs: dict[Any, Any] = {}
+    if context is None:
+        context, kept_outputs = filled(point.probe, point.sample)
+    attributes = vars(context) if hasattr(context, "__dict__") else {}
     own = {name: value for name, value in attributes.items() if name not in OWN_ATTRIBUTES}
     returns = len(point.probe.schema.returns)
     for index, element in point.outputs:
         if index < returns:  # new values of arguments are the caller's own arrays
             value = pullback.outputs[index]
             output = value if element is None else value[element]
+            given = kept_outputs.get((index, element), output)
             name = point.probe.output_names[index]
-            holder = next((attribute for attribute, kept in own.items() if kept is output), "")
+            holder = next((attribute for attribute, kept in own.items() if _keeps(kept, given)), "")
             if hasattr(output, "__array_interface__") and output.ndim == 0 and not hasattr(output, "flags"):
                 continue
             yield name, output, holder
+
+
+def _keeps(kept: Any, output: Any) -> bool:
+    """Return whether an attribute is an output, or a list or tuple with it."""
+    return kept is output or (isinstance(kept, list | tuple) and any(one is output for one in kept))
 
 
 def _alive(point: Point, name: str, why: str) -> Finding:

@@ -79,7 +79,8 @@ def check(probe: Probe) -> Iterator[Finding]:
         yield from _symbolic(probe, sample)
         if probe.quick:
             continue
-        for variant in _variants(sample):
+        strided = any(meta.strides is not None for meta in faked.arrays())
+        for variant in _variants(sample, probe.adapter.layouts[:2] if strided else ()):
             run = probe.run(variant)
             if run.error is None:
                 yield from _compared(probe, variant, run)
@@ -88,10 +89,12 @@ def check(probe: Probe) -> Iterator[Finding]:
             yield from _parity(probe, sample)
 
 
-def _variants(sample: Sample) -> Iterator[Sample]:
+def _variants(sample: Sample, layouts: Sequence[str]) -> Iterator[Sample]:
+    """Yield other flags, dtypes and sizes; other layouts too where strides are part of the contract."""
     yield from derived.flags(sample)
     yield from derived.dtypes(sample)
     yield from derived.smaller(sample)
+    yield from (variant for _, _, variant in derived.layouts(sample, layouts))
 
 
 def _compared(probe: Probe, sample: Sample, run: Run) -> Generator[Finding, None, Faked | None]:

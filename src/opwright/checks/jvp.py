@@ -124,8 +124,8 @@ def _tangents(
         )
         if refused:  # a tangent that comes from the backward needs one that can be differentiated
             probe.skip(str(error).splitlines()[0])
-        elif probe.record.rule("jvp") is None and _all_zero(point):
-            probe.skip("every gradient is zero, and no tangent can be derived from a backward of zeros")
+        elif probe.record.rule("jvp") is None and _zero(point):
+            probe.skip("a gradient is zero, and no tangent can be derived from a backward that returns zeros")
         elif isinstance(error, GradientError):
             head, known = facts(error)
             what = f"the {head}".replace(f" of {probe.schema.qualname}", "")
@@ -135,13 +135,20 @@ def _tangents(
             yield _wrong(point, "OW403", f"jvp raises where {case}", ("tangents", raised(error)), source)
         return None
     _, found = returned
-    return point.flat([probe.to_numpy(one) for one in found])
+    flat = point.flat([probe.to_numpy(one) for one in found])
+    for (index, _), output, tangent in zip(point.outputs, point.flat(point.run.outputs), flat, strict=True):
+        if tangent is not None and tangent.dtype != output.dtype:
+            name = probe.output_names[index]
+            what = f"the tangent of {name} has another dtype than {name}"
+            yield _wrong(point, "OW403", what, (f"dtype {output.dtype}", f"dtype {tangent.dtype}"))
+            return None
+    return flat
 
 
-def _all_zero(point: Point) -> bool:
-    """Return whether there is no gradient but zeros, which a backward may well return as they are."""
+def _zero(point: Point) -> bool:
+    """Return whether a gradient is all zeros, which a backward may well return as they are."""
     grads, _ = attempt(point.pulled, point.weights)
-    return grads is not None and not any(grad is not None and grad.any() for grad in grads.values())
+    return grads is not None and any(grad is not None and not grad.any() for grad in grads.values())
 
 
 def _values(point: Point, directions: Mapping[Leaf, Any], tangents: Sequence[Any]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Which outputs the autograd rule marks as non-differentiable: ``setup_context`` is asked, by itself."""
+"""What ``setup_context`` makes of a context, called by itself: which outputs it marks, which it keeps."""
 
 from __future__ import annotations
 
@@ -15,19 +15,32 @@ if TYPE_CHECKING:
     from opwright.checks.samples import Sample
 
 
-def marked(probe: Probe, sample: Sample) -> set[tuple[int, int | None]]:
-    """Return the places of the outputs that are marked: index, and index in a list or None.
+Place = tuple[int, int | None]
+"""The index of an output, and its index in a list or None."""
 
-    None are marked where the rule cannot be called by itself; what is wrong with it shows elsewhere.
+
+def marked(probe: Probe, sample: Sample) -> set[Place]:
+    """Return the places of the outputs that are marked as non-differentiable."""
+    context, outputs = filled(probe, sample)
+    if context is None:
+        return set()
+    ids = {id(one) for one in context.non_differentiable}
+    return {place for place, one in outputs.items() if id(one) in ids}
+
+
+def filled(probe: Probe, sample: Sample) -> tuple[Context | None, dict[Place, Any]]:
+    """Return a context that ``setup_context`` filled, and the outputs that it was given, by place.
+
+    None where the rule cannot be called by itself; what is wrong with it shows elsewhere.
     """
     rule: Any = probe.record.rule("autograd")
     if rule is None or rule.setup_context is None:
-        return set()
-    found, _ = attempt(_marked, probe, sample, rule)
-    return found or set()
+        return None, {}
+    found, _ = attempt(_filled, probe, sample, rule)
+    return found or (None, {})
 
 
-def _marked(probe: Probe, sample: Sample, rule: Any) -> set[tuple[int, int | None]]:
+def _filled(probe: Probe, sample: Sample, rule: Any) -> tuple[Context, dict[Place, Any]]:
     there = crossing_of(probe, rule)
     needs = tuple(
         [True] * len(value) if isinstance(value, list | tuple) else value is not None
@@ -41,14 +54,13 @@ def _marked(probe: Probe, sample: Sample, rule: Any) -> set[tuple[int, int | Non
         single = len(probe.schema.returns) == 1 and not probe.schema.is_tuple
         passed = outputs[0] if single else tuple(outputs) if outputs else None
         run_setup_context(rule.setup_context, probe.schema, context, there(list(before)), passed)
-    ids = {id(one) for one in context.non_differentiable}
-    places = set()
+    places: dict[Place, Any] = {}
     for index, value in enumerate(outputs):
-        many = isinstance(value, list | tuple)
-        for element, one in enumerate(value if many else [value]):
-            if id(one) in ids:
-                places.add((index, element if many else None))
-    return places
+        if isinstance(value, list | tuple):
+            places.update({(index, element): one for element, one in enumerate(value)})
+        else:
+            places[index, None] = value
+    return context, places
 
 
 def crossing_of(probe: Probe, rule: Any) -> Callable[[Any], Any]:

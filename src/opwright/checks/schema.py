@@ -179,6 +179,8 @@ def _metadata_changed(probe: Probe, run: Run, leaf: Leaf, other: list[tuple[str,
     name = _name(run, leaf)
     words = ", ".join(name for name, _, _ in other)
     layout = probe.adapter.layout_code(name)
+    contiguous = run.sample.array(leaf).flags.c_contiguous
+    own = (f"{name} = {probe.adapter.copy_code(name)}",) if contiguous else ()  # it may be resized
     return probe.finding(
         "OW102",
         f"the {words} of argument {leaf.label} changed",
@@ -186,7 +188,7 @@ def _metadata_changed(probe: Probe, run: Run, leaf: Leaf, other: list[tuple[str,
         expected="; ".join(f"{name} {a}" for name, a, _ in other if name != "address") or "the same memory",
         got="; ".join(f"{name} {b}" for name, _, b in other if name != "address") or "other memory",
         fix="return a new array, and leave the argument's shape and layout alone",
-        show=(f"print({layout})", "{call}", f"print({layout})"),
+        show=(*own, f"print({layout})", "{call}", f"print({layout})"),
     )
 
 

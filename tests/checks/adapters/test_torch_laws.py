@@ -145,7 +145,7 @@ TEXTS = [
     (
         "decides_on_a_value",
         "OW801",
-        "the backward cannot be compiled by torch.compile(backend='aot_eager')",
+        "the backward cannot be compiled by torch.compile(backend='aot_eager', dynamic=True)",
         "a program that does what the operator does",
         "a value is asked for, and there is none while tracing (GuardOnDataDependentSymNode)",
         "keep the backward free of decisions on values: no int(), float() or if on an array, no NumPy",
@@ -154,7 +154,7 @@ TEXTS = [
     (
         "float_in_setup_context",
         "OW801",
-        "the setup_context cannot be compiled by torch.compile(backend='aot_eager')",
+        "the setup_context cannot be compiled by torch.compile(backend='aot_eager', dynamic=True)",
         "a program that does what the operator does",
         "a value is asked for, and there is none while tracing (GuardOnDataDependentSymNode)",
         "keep the setup_context free of decisions on values: no int(), float() or if on an array, no NumPy",
@@ -163,7 +163,7 @@ TEXTS = [
     (
         "twice_or_thrice",
         "OW802",
-        "the output differs under torch.compile(backend='aot_eager')",
+        "the output differs under torch.compile(backend='aot_eager', dynamic=True)",
         "2.60800009 at index (1, 2), as eagerly",
         "3.91200014; 12 of 12 elements differ",
         "let the same code run eagerly and compiled: one kernel, and rules that depend on arguments alone",
@@ -181,7 +181,7 @@ TEXTS = [
     (
         "another_gradient_when_compiled",
         "OW803",
-        "the gradient for x differs under torch.compile(backend='aot_eager')",
+        "the gradient for x differs under torch.compile(backend='aot_eager', dynamic=True)",
         "-1.85755641 at index (2, 1), as eagerly",
         "-2.78633461; 12 of 12 elements differ",
         "let the backward depend on ctx and its arguments alone",

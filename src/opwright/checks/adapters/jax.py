@@ -189,6 +189,12 @@ class JAXAdapter(Adapter):
         """Return a JAX array of a NumPy array."""
         return f"jax.numpy.array({name})"
 
+    def array_code(self, name: str, array: Any) -> str:
+        """Return ``code`` for a certain array, with its dtype where NumPy has none of that name."""
+        return (
+            f"jax.numpy.array({name}, '{array.dtype.name}')" if array.dtype.kind == "V" else self.code(name)
+        )
+
 
 def _called(record: OpOverload, out: Any) -> Called:
     """Split what a call returned into the returns and the new values of mutated arguments."""

@@ -32,7 +32,7 @@ LAYOUTS = ("transposed", "sliced", "at an offset", "expanded")
 
 
 class TorchAdapter(Adapter):
-    """PyTorch: tensors over the samples' memory, with the same strides."""
+    """PyTorch: tensors with the strides and the offset of the samples' arrays, which can be resized."""
 
     name: ClassVar[str] = "torch"
     layouts: ClassVar[tuple[str, ...]] = LAYOUTS
@@ -40,7 +40,7 @@ class TorchAdapter(Adapter):
     imports: ClassVar[tuple[str, ...]] = ("import torch",)
 
     def array(self, array: Any) -> Any:
-        """Return a tensor of the array's memory."""
+        """Return a tensor of the array's values, with its layout."""
         import numpy as np
 
         from opwright.frameworks.torch.convert import from_numpy
@@ -226,6 +226,8 @@ class TorchAdapter(Adapter):
 
     def array_code(self, name: str, array: Any) -> str:
         """Return a tensor of a NumPy array; one that begins inside a buffer does so as a tensor too."""
+        if array.dtype.name == "bfloat16":
+            return f"torch.from_numpy({name}).bfloat16()"
         offset = _offset(array)
         if not offset or array.base.ndim != 1:
             return self.code(name)
@@ -251,25 +253,35 @@ class TorchAdapter(Adapter):
 
 
 def _with_offset(own: Any) -> Any:
-    """Return a tensor of an array's memory; where the array begins inside a buffer, so does the tensor."""
+    """Return a tensor in a storage of torch's own, with an array's strides, and its offset in a buffer."""
     import torch
 
-    offset = _offset(own)
-    if not offset:
+    if own.flags.c_contiguous and not _offset(own):
+        return torch.from_numpy(own).clone()
+    if not _in_buffer(own):
         return torch.from_numpy(own)
-    whole = torch.from_numpy(own.base.reshape(-1).view(own.dtype))
-    return whole.as_strided(own.shape, [step // own.itemsize for step in own.strides], offset)
+    whole = torch.from_numpy(own.base.reshape(-1).view(own.dtype)).clone()
+    steps = [step // own.itemsize for step in own.strides]
+    return torch.empty(0, dtype=whole.dtype).set_(whole.untyped_storage(), _offset(own), own.shape, steps)
 
 
-def _offset(own: Any) -> int:
-    """Return how many elements into a contiguous buffer an array begins; 0 where it has none."""
+def _in_buffer(own: Any) -> bool:
+    """Return whether an array is a view of a contiguous buffer of its elements."""
     import numpy as np
 
     base = own.base
     if not isinstance(base, np.ndarray) or not base.flags.c_contiguous or not own.size:
-        return 0
+        return False
     start = own.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-    return 0 if start <= 0 or start % own.itemsize or base.nbytes % own.itemsize else start // own.itemsize
+    return start >= 0 and start % own.itemsize == 0 and base.nbytes % own.itemsize == 0
+
+
+def _offset(own: Any) -> int:
+    """Return how many elements into a buffer an array begins; 0 where it is in none."""
+    if not _in_buffer(own):
+        return 0
+    start = own.__array_interface__["data"][0] - own.base.__array_interface__["data"][0]
+    return int(start // own.itemsize)
 
 
 def _is_torchs(name: str) -> bool:

@@ -102,33 +102,41 @@ def _call_rule(
     if not returns:
         return None, None
     if len(returns) == 1 and not state.record.schema.is_tuple:
-        return out, _broadcast(state, rule, out, out_dims)
+        return out, _broadcast(state, rule, out, out_dims, "the output")
     if not isinstance(out, list | tuple) or len(out) != len(returns):
         raise _bad(state, rule, f"{len(returns)} outputs", type(out).__name__)
     if out_dims is None or isinstance(out_dims, int):
         out_dims = (out_dims,) * len(returns)
     if not isinstance(out_dims, list | tuple) or len(out_dims) != len(returns):
         raise _bad(state, rule, f"{len(returns)} out_dims, one for each output", repr(out_dims))
-    return out, tuple(_broadcast(state, rule, o, d) for o, d in zip(out, out_dims, strict=True))
+    pairs = enumerate(zip(out, out_dims, strict=True))
+    return out, tuple(_broadcast(state, rule, o, d, f"output {i}") for i, (o, d) in pairs)
 
 
-def _broadcast(state: Lowered, rule: Rule, out: Any, dim: Any) -> Any:
+def _broadcast(state: Lowered, rule: Rule, out: Any, dim: Any, name: str) -> Any:
     """Return the axis of an output, or a list of them for a list; one axis stands for all."""
     if out.__class__ in (list, tuple):
         if dim is None or isinstance(dim, int):
-            return [dim] * len(out)
+            dim = [dim] * len(out)
         if not isinstance(dim, list | tuple) or len(dim) != len(out):
             raise _bad(state, rule, f"out_dims for a list of {len(out)}", repr(dim))
-        return list(dim)
+        pairs = enumerate(zip(out, dim, strict=True))
+        return [_broadcast(state, rule, one, axis, f"{name}[{i}]") for i, (one, axis) in pairs]
     if dim is not None and (not isinstance(dim, int) or isinstance(dim, bool)):
         raise _bad(state, rule, "an int or None in out_dims for each output", repr(dim))
+    if dim is not None and isinstance(out, torch.Tensor) and not -out.dim() <= dim < out.dim():
+        expected = f"an axis from {-out.dim()} to {out.dim() - 1}" if out.dim() else "None: it has no axis"
+        what = f"an impossible out_dim for {name}"
+        raise _bad(state, rule, expected, f"{dim} for shape {tuple(out.shape)}", what)
     return dim
 
 
-def _bad(state: Lowered, rule: Rule, expected: str, got: str) -> OutputError:
+def _bad(
+    state: Lowered, rule: Rule, expected: str, got: str, what: str = "something else than it must"
+) -> OutputError:
     return OutputError(
         layout(
-            f"the vmap rule of {state.record.qualname} returned something else than it must",
+            f"the vmap rule of {state.record.qualname} returned {what}",
             expected=expected,
             got=got,
             registered=rule.source,
