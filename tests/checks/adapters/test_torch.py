@@ -113,3 +113,111 @@ def test_operators_of_torch_library_are_checked():
 def test_a_packet_of_torch_is_a_value_error():
     with pytest.raises(ValueError, match="got: a packet of overloads"):
         opcheck(torch.ops.aten.sin, (torch.ones(3),))
+
+
+def checked(ns, kernel, *args, **rules):
+    """Return the report on an operator of a kernel and rules."""
+    operator = ow.custom_op(f"{ns}::{kernel.__name__}", kernel, mutates_args=())
+    for kind, (rule, options) in rules.items():
+        getattr(operator, f"register_{kind}")(rule, **options)
+    return opcheck(operator, args, raise_exception=False)
+
+
+def test_a_tensor_at_an_offset_has_one_in_the_snippet_too(ns, capsys):
+    def from_the_start(x: torch.Tensor) -> torch.Tensor:
+        return x.as_strided(x.shape, x.stride(), 0) * 2
+
+    report = checked(ns, from_the_start, torch.arange(3.0), fake=(torch.empty_like, {}))
+    assert [finding.what for finding in report.findings] == ["the output differs where x is at an offset"]
+    snippet = report.findings[0].snippet
+    assert "x = torch.from_numpy(x.base).as_strided((3,), (1,), 1)\n" in snippet
+    exec(compile(snippet, "snippet", "exec"), {})
+    assert capsys.readouterr().out == "tensor([82.,  0.,  2.])\ntensor([0., 2., 4.])\n"
+
+
+def test_an_argument_may_be_resized_and_that_is_found(ns):
+    def resizes(x: torch.Tensor) -> torch.Tensor:
+        out = x * 2
+        x.resize_(x.numel() + 1)
+        return out
+
+    report = checked(ns, resizes, torch.ones(3), fake=(torch.empty_like, {}))
+    assert report.findings[0].what == "the shape, address of argument x changed"
+    exec(compile(report.findings[0].snippet, "snippet", "exec"), {})
+
+
+def test_fakes_are_compared_in_other_layouts(ns):
+    def dense(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x).contiguous()
+
+    report = checked(ns, dense, torch.ones(3, 4), fake=(torch.empty_like, {}))
+    assert [(finding.id, finding.got) for finding in report.findings] == [("OW204", "(1, 3)")]
+    assert report.findings[0].sample.startswith("the given sample, x transposed: ")
+
+
+def test_a_tangent_of_another_dtype_is_found(ns):
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    rules = {
+        "fake": (torch.empty_like, {}),
+        "autograd": (lambda ctx, grad: 2 * grad, {"setup_context": lambda ctx, inputs, output: None}),
+        "jvp": (lambda ctx, tangent: (2 * tangent).float(), {}),
+    }
+    report = checked(ns, double, torch.ones(3, dtype=torch.float64), **rules)
+    assert [(f.id, f.what, f.expected, f.got) for f in report.findings] == [
+        (
+            "OW403",
+            "the tangent of the output has another dtype than the output",
+            "dtype float64",
+            "dtype float32",
+        )
+    ]
+
+
+def test_a_backward_of_zeros_has_no_tangent_and_that_is_no_finding(ns):
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        return torch.trunc(x)
+
+    setup = {"setup_context": lambda ctx, inputs, output: None}
+    rules = {"fake": (torch.empty_like, {}), "autograd": (lambda ctx, grad: torch.zeros_like(grad), setup)}
+    report = checked(ns, whole, torch.tensor([0.3, 1.7], dtype=torch.float64), **rules)
+    assert report.ok, str(report)
+    assert "a backward that returns zeros" in report.outcome("jvp", "torch").reason
+
+
+def test_an_index_that_no_longer_fits_is_no_finding(ns):
+    def taken(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x[index].clone()
+
+    fake = (lambda x, index: x.new_empty(index.shape), {})
+    report = checked(ns, taken, torch.arange(5.0), torch.tensor([0, 3]), fake=fake)
+    assert report.ok, str(report)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_outputs_that_numpy_does_not_have_are_not_compared(ns):
+    def halves(x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.complex32)
+
+    report = checked(
+        ns, halves, torch.ones(3), fake=(lambda x: torch.empty_like(x, dtype=torch.complex32), {})
+    )
+    assert {outcome.status for outcome in report.outcomes} == {"skipped"}
+    assert report.outcomes[0].reason == "a tensor cannot be given to a NumPy kernel"
+
+
+def test_a_batch_axis_that_an_output_does_not_have_is_named(ns):
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    rules = {"fake": (torch.empty_like, {}), "vmap": (lambda info, in_dims, x: (x * 2, 5), {})}
+    report = checked(ns, doubled, torch.ones(3), **rules)
+    assert [(f.id, f.what, f.expected, f.got) for f in report.findings] == [
+        (
+            "OW503",
+            "the vmap rule returned an impossible out_dim for the output",
+            "an axis from -2 to 1",
+            "5 for shape (3, 3)",
+        )
+    ]
