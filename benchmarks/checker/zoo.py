@@ -204,7 +204,7 @@ def affine_tangent(x: Tensor) -> Tensor:
 
 @add(
     "jvp",
-    "jvp",
+    "tangent",
     vector,
     fake=like,
     backward=_right,

@@ -82,7 +82,7 @@ def _layouts(probe: Probe, sample: Sample) -> Iterator[Finding]:
             continue
         own = {one: copied(variant.array(one)) for one in variant.leaves()}
         buffer, outside = _surroundings(own[leaf])
-        values = put(variant.values, {one: probe.adapter.array(array) for one, array in own.items()})
+        values = put(variant.values, {one: probe.adapter.over(array) for one, array in own.items()})
         before = buffer[outside].copy()
         run = probe.run(variant, values)
         probe.compared()

@@ -130,6 +130,10 @@ class Adapter(ABC):
     def array(self, array: Any) -> Any:
         """Return an array of the framework over a NumPy array, with its layout where that is possible."""
 
+    def over(self, array: Any) -> Any:
+        """Return an array of the framework in the very memory of a NumPy array, where that is possible."""
+        return self.array(array)
+
     @abstractmethod
     def numpy(self, array: Any) -> Any:
         """Return a NumPy array of an array of the framework."""

@@ -40,16 +40,12 @@ class TorchAdapter(Adapter):
     imports: ClassVar[tuple[str, ...]] = ("import torch",)
 
     def array(self, array: Any) -> Any:
-        """Return a tensor of the array's values, with its layout."""
-        import numpy as np
+        """Return a tensor of the array's values, with its layout, that can be resized."""
+        return _laid_out(array, shared=False)
 
-        from opwright.frameworks.torch.convert import from_numpy
-
-        own = np.asarray(array)
-        own.flags.writeable = True  # a copy of the checker's own; torch has no read-only tensors
-        if own.dtype.kind in "biufc" and min(own.strides, default=0) >= 0 and own.dtype.isnative:
-            return _with_offset(own)
-        return from_numpy(own)  # what torch cannot take over as it is
+    def over(self, array: Any) -> Any:
+        """Return a tensor of the array's memory."""
+        return _laid_out(array, shared=True)
 
     def numpy(self, array: Any) -> Any:
         """Return a NumPy array of the tensor's memory."""
@@ -252,17 +248,25 @@ class TorchAdapter(Adapter):
         return type("OpCheckError", (OpCheckError, theirs), {"__module__": "opwright.errors"})
 
 
-def _with_offset(own: Any) -> Any:
-    """Return a tensor in a storage of torch's own, with an array's strides, and its offset in a buffer."""
+def _laid_out(array: Any, *, shared: bool) -> Any:
+    """Return a tensor with an array's strides, and its offset in a buffer; in its memory, or in a copy."""
+    import numpy as np
     import torch
 
+    from opwright.frameworks.torch.convert import from_numpy
+
+    own = np.asarray(array)
+    own.flags.writeable = True  # a copy of the checker's own; torch has no read-only tensors
+    if own.dtype.kind not in "biufc" or min(own.strides, default=0) < 0 or not own.dtype.isnative:
+        return from_numpy(own)  # what torch cannot take over as it is
     if own.flags.c_contiguous and not _offset(own):
-        return torch.from_numpy(own).clone()
+        return torch.from_numpy(own) if shared else torch.from_numpy(own).clone()
     if not _in_buffer(own):
         return torch.from_numpy(own)
-    whole = torch.from_numpy(own.base.reshape(-1).view(own.dtype)).clone()
+    whole = torch.from_numpy(own.base.reshape(-1).view(own.dtype))
+    storage = (whole if shared else whole.clone()).untyped_storage()
     steps = [step // own.itemsize for step in own.strides]
-    return torch.empty(0, dtype=whole.dtype).set_(whole.untyped_storage(), _offset(own), own.shape, steps)
+    return torch.empty(0, dtype=whole.dtype).set_(storage, _offset(own), own.shape, steps)
 
 
 def _in_buffer(own: Any) -> bool:
