@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, metavar="N", help="take N cases of each set, evenly spaced")
     parser.add_argument("--only", metavar="TEXT", help="take the cases whose set/name contains a text")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes at a time")
-    parser.add_argument("--limit", type=float, default=300, help="seconds for one case")
+    parser.add_argument("--limit", type=float, default=120, help="seconds for one case")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save what is found, a line for each case")
     options = parser.parse_args(argv)
     chosen = [one for one in corpus.cases() if not options.only or options.only in one.id]

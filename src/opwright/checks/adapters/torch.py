@@ -263,7 +263,8 @@ def _laid_out(array: Any, *, shared: bool) -> Any:
         return torch.from_numpy(own) if shared else torch.from_numpy(own).clone()
     if not _in_buffer(own):
         return torch.from_numpy(own)
-    whole = torch.from_numpy(own.base.reshape(-1).view(own.dtype))
+    buffer = np.asarray(own.base)
+    whole = torch.from_numpy(buffer.reshape(-1).view(own.dtype))
     storage = (whole if shared else whole.clone()).untyped_storage()
     steps = [step // own.itemsize for step in own.strides]
     return torch.empty(0, dtype=whole.dtype).set_(storage, _offset(own), own.shape, steps)
