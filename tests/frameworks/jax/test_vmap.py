@@ -136,9 +136,9 @@ def test_rows_of_other_shapes_are_refused():
     with pytest.warns(NoVmapRuleWarning), pytest.raises(ow.errors.OutputError) as caught:
         jax.vmap(uneven)(X)
     assert str(caught.value) == (
-        "vmap of jaxv::uneven: its outputs have other shapes for other elements of the batch\n"
-        "  expected: shape (1,) for all\n"
-        "  got: shape (3,)\n"
+        "vmap of jaxv::uneven: its outputs differ between the elements of the batch\n"
+        "  expected: float32[1] for all\n"
+        "  got: float32[3]\n"
         f"  registered at: {uneven._record.source}"
     )
 

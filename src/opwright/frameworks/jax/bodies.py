@@ -143,37 +143,89 @@ def _once(source: _Source, plan: Plan) -> list[str]:
 
 def _each(source: _Source, plan: Plan, mapped: Sequence[bool]) -> list[str]:
     """Return the lines that call the kernel for each row of the mapped arrays."""
-    prefix, add, result = source.prefix, source.names.add, source.result
-    rows, row = add("rows", _rows), [f"{prefix}r{index}" for index in range(source.count)]
+    prefix, add = source.prefix, source.names.add
+    row = [f"{prefix}r{index}" for index in range(source.count)]
     on = [index for index, one in enumerate(mapped) if one]
     passed = source.passed([row[i] if one else source.arrays[i] for i, one in enumerate(mapped)])
-    each, index, dtype, shape = prefix + "each", prefix + "i", prefix + "dtype", prefix + "shape"
-    zipped = ", ".join(f"{rows}({source.arrays[i]})" for i in on)
     into = takes_out(source.kernel, source.record.schema)
-    same = f"{result}.dtype is {dtype} and {result}.__class__ is {add('ndarray', np.ndarray)}"
-    fill = add("fill", _fill(source.record, source.kernel, plan))
-    numbered = f"{add('numbered', enumerate)}({add('zip', zip)}({zipped}))"
     # The general way looks at the aliasing of outputs in the first calls.
     general = add("general", lambda arrays, out: write(plan, [out], plan.compute(arrays, [out])))
+    add("ndarray", np.ndarray)
+    add("fill", _fill(source.record, source.kernel, plan))
+    rows = [f"{add('rows', _rows)}({source.arrays[i]})" for i in on]
+    named = [row[i] for i in on]
+    lines = [f"if {prefix}unchecked[0]: {general}([{', '.join(source.arrays)}], {source.out})"]
+    if not into:
+        lines += [
+            f"elif ({prefix}memory := {add('flat', _flat)}({source.out})) is not None:",
+            *(f"    {line}" for line in _flat_rows(source, passed, rows, named)),
+        ]
+    lines += ["else:", *(f"    {line}" for line in _any_rows(source, passed, rows, named, into=into))]
+    return [*lines, f"{' = '.join([*named, *(prefix + n for n in ('each', 'memory', 'result'))])} = None"]
+
+
+def _flat_rows(
+    source: _Source, passed: Mapping[str, str], rows: Sequence[str], named: Sequence[str]
+) -> list[str]:
+    """Return the lines of a loop over 1-d results: one assignment compares shape and dtype, and copies."""
+    prefix, result, out = source.prefix, source.result, source.out
+    memory, start, stop, width = (prefix + name for name in ("memory", "start", "stop", "width"))
+    refused = source.names.add("refused", (ValueError, BufferError, TypeError))
+    each = f"for {named[0]} in {rows[0]}:" if len(rows) == 1 else ""
+    each = each or f"for {', '.join(named)} in {source.names.add('zip', zip)}({', '.join(rows)}):"
     return [
-        f"if {prefix}unchecked[0]: {general}([{', '.join(source.arrays)}], {source.out})",
-        "else:",
-        f"    {dtype} = {source.out}.dtype",
-        f"    {shape} = {source.out}.shape[1:]",
-        f"    {each} = None",
-        f"    for {index}, ({', '.join(row[i] for i in on)},) in {numbered}:",
-        *([f"        {each} = {source.out}[{index}, ...]"] if into else []),
-        f"        {source.call(passed, each)}",
-        *([f"        if {result} is {each}: continue"] if into else []),
-        f"        if {same} and {result}.shape == {shape}: {source.out}[{index}] = {result}",
-        f"        else: {fill}({source.out}[{index}, ...], {result})",
-        f"    {' = '.join([*[row[i] for i in on], each, result])} = None",
+        f"{stop}, {width} = 0, {out}.shape[1]",
+        each,
+        f"    {start} = {stop}",
+        f"    {stop} += {width}",
+        f"    {source.call(passed, None)}",
+        f"    if {result}.__class__ is {prefix}ndarray:",
+        f"        try: {memory}[{start}:{stop}] = {result}",
+        f"        except {refused}: pass",
+        "        else: continue",
+        f"    {prefix}fill({out}[{start} // {width}], {result})",
+    ]
+
+
+def _any_rows(
+    source: _Source, passed: Mapping[str, str], rows: Sequence[str], named: Sequence[str], *, into: bool
+) -> list[str]:
+    """Return the lines of a loop over results of any number of dimensions."""
+    prefix, result, out = source.prefix, source.result, source.out
+    each, dtype, shape, scalar = (prefix + name for name in ("each", "dtype", "shape", "scalar"))
+    same = (
+        f"{result}.__class__ is {prefix}ndarray and {result}.dtype is {dtype} and {result}.shape == {shape}"
+    )
+    pairs = f"{source.names.add('zip', zip)}({', '.join(rows)}, {prefix}rows({out}))"
+    return [
+        f"{dtype}, {shape} = {out}.dtype, {out}.shape[1:]",
+        f"{scalar} = None if {shape} else {dtype}.type",
+        f"for {', '.join(named)}, {each} in {pairs}:",
+        f"    {source.call(passed, each)}",
+        *([f"    if {result} is {each}: continue"] if into else []),
+        f"    if {same}: {each}[...] = {result}",
+        f"    elif {result}.__class__ is {scalar}: {each}[...] = {result}",
+        f"    else: {prefix}fill({each}, {result})",
     ]
 
 
 def _rows(array: np.ndarray[Any, Any]) -> Any:
     """Return the rows of an array as arrays; those of a 1-d array are 0-d."""
     return array if array.ndim > 1 else [array[i, ...] for i in range(len(array))]
+
+
+def _flat(out: np.ndarray[Any, Any]) -> memoryview | None:
+    """Return the memory of an output whose rows are 1-d, or None.
+
+    A slice of it takes a buffer of its own format and shape, and nothing else: no cast, no broadcast.
+    """
+    if out.ndim != 2 or out.dtype not in _COPIED_BY_SLICE or not out.flags.c_contiguous:
+        return None
+    return out.reshape(-1).data
+
+
+_COPIED_BY_SLICE = frozenset(map(np.dtype, "?bBhHiIlLqQefd"))
+"""Dtypes that a slice of a memoryview takes: real numbers, in the machine's own order of bytes."""
 
 
 def _body(

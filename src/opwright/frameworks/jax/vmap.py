@@ -222,8 +222,8 @@ class Loop(Computation):
         columns = list(zip(*rows, strict=True))
         for column in columns:
             for one in column:
-                if tuple(one.shape) != tuple(column[0].shape):
-                    raise _uneven(plan, column[0].shape, one.shape)
+                if one.dtype != column[0].dtype or tuple(one.shape) != tuple(column[0].shape):
+                    raise _uneven(plan, column[0], one)
         if plan.flavour == "numpy":
             return [np.stack(column) for column in columns]
         xp = __import__(plan.flavour)
@@ -297,9 +297,9 @@ def _fold(arg: Any, dim: int | None, own: bool, outer: int, inner: int) -> tuple
 def _uneven(plan: Plan, first: Any, other: Any) -> OutputError:
     return OutputError(
         layout(
-            f"vmap of {plan.title}: its outputs have other shapes for other elements of the batch",
-            expected=f"shape {tuple(first)} for all",
-            got=f"shape {tuple(other)}",
+            f"vmap of {plan.title}: its outputs differ between the elements of the batch",
+            expected=f"{described(first)} for all",
+            got=described(other),
             registered=plan.source,
         )
     )
