@@ -180,6 +180,37 @@ def test_without_private_names_only_public_ones_are_used(monkeypatch):
     assert there.devices() == {cpus[1]}
 
 
+@pytest.mark.parametrize("size", [4, 1 << 16])
+def test_public_names_alone_make_the_same_arrays(monkeypatch, size):
+    monkeypatch.setattr(private, "device_put", lambda: None)
+    kept = []
+    x = jnp.arange(float(size))
+
+    @ow.custom_op("jaxg::public_only", mutates_args=())
+    def public_only(x: np.ndarray) -> np.ndarray:
+        out = x * np.float32(2)
+        kept.append(out)
+        return out
+
+    public_only.register_fake(ow.empty_like)
+    assert warmed(public_only, x).__name__ == "call"
+    settings = (jax.disable_jit(False), jax.disable_jit(), jax.debug_nans(True), jax.debug_infs(True))
+    for setting in settings:
+        with setting:
+            got = public_only(x)
+        assert type(got) is private.array_class()
+        assert not got.committed
+        kept.pop()[...] = 99
+        np.testing.assert_array_equal(got, x * 2)
+    cpus = jax.devices("cpu")
+    got = public_only(jax.device_put(x, cpus[1]))
+    assert got.committed
+    assert got.devices() == {cpus[1]}
+    wrong = x * jnp.nan
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="in jaxg::public_only"):
+        public_only(wrong)
+
+
 def test_traced_kernels_are_called_as_they_are():
     @ow.custom_op("jaxg::traced", mutates_args=())
     def traced(x: ow.Array, k: int = 2) -> ow.Array:

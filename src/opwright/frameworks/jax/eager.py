@@ -16,7 +16,7 @@ import numpy as np
 from opwright.entry import Names, compile_function, flat_names, kernel_call
 from opwright.frameworks.base import of_flavour
 from opwright.frameworks.jax import private
-from opwright.frameworks.jax.execute import adopt, aval_of
+from opwright.frameworks.jax.execute import adopt, aval_of, hand_over
 from opwright.frameworks.jax.kernels import device_name, state_of
 from opwright.modes import ACTIVE
 from opwright.outputs import bad_output, is_one
@@ -96,7 +96,7 @@ def _hand_over_lines(record: OpOverload, kernel: Kernel, names: Names, out: str)
     take = add("take", _taker(record, kernel) if is_one(record) else _several(record, kernel))
     put = private.device_put()
     lines = []
-    if is_one(record) and put is not None and private.COUNTS_TELL:
+    if is_one(record) and private.COUNTS_TELL:
         refs, aval = add("references", sys.getrefcount), add("aval", aval_of)
         tests = [
             f"{out}.__class__ is {add('ndarray', np.ndarray)}",
@@ -104,8 +104,13 @@ def _hand_over_lines(record: OpOverload, kernel: Kernel, names: Names, out: str)
             f"{out}.flags.owndata",
             f"{refs}({out}) <= {private.REFERENCES_TO_A_LOCAL}",
         ]
-        made = f"{aval}({out}.shape, {out}.dtype), {prefix}sharding, {out}, {prefix}device, {prefix}committed"
-        lines = [f"if {' and '.join(tests)}: return {add('put', put)}({made})"]
+        if put is None:
+            made = f"{add('hand_over', hand_over)}({out}, {prefix}device, {prefix}committed)"
+        else:
+            made = (
+                f"{add('put', put)}({aval}({out}.shape, {out}.dtype), {where.replace(',', f', {out},', 1)})"
+            )
+        lines = [f"if {' and '.join(tests)}: return {made}"]
     return [*lines, f"return {take}({out}, {where})"]
 
 
