@@ -236,7 +236,8 @@ def test_torch_devices_and_dtypes_name_torch():
 
 def test_jax_devices_name_jax_and_meet_numpy_arrays_as_constants():
     jax = pytest.importorskip("jax")
-    assert catalogue.framework_of_value(jax.devices("cpu")[0]).name == "jax"
+    for value in (jax.devices("cpu")[0], jax.numpy.float32, jax.numpy.bfloat16, jax.numpy.bool_):
+        assert catalogue.framework_of_value(value).name == "jax"
     assert {info.name: info.constants for info in catalogue.known() if info.constants} == {"jax": ("numpy",)}
 
 

@@ -258,6 +258,22 @@ def test_without_arrays_and_without_a_flavour(ns):
     )
 
 
+def test_a_name_of_a_dtype_is_of_no_framework(ns):
+    def body(n, dtype):
+        return np.zeros(n, dtype)
+
+    make = ow.custom_op(f"{ns}::make", body, mutates_args=(), schema="(int n, ScalarType dtype) -> Tensor")
+    with pytest.raises(ArgumentError) as e:
+        make(3, "float32")
+    assert str(e.value) == (
+        f"{ns}::make was called without arrays, so the framework is not known\n"
+        "  expected: an array, or a device or dtype object of a framework\n"
+        "  got: dtype='float32'\n"
+        f"  registered at: {source_of(body)}\n"
+        "  to fix: pass a device or dtype, or annotate the definition with one framework's arrays"
+    )
+
+
 def test_a_dtype_object_decides(ns):
     def body(n, dtype, device):
         return np.zeros(n, dtype)

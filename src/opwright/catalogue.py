@@ -149,11 +149,12 @@ def framework_of_class(cls: type) -> FrameworkInfo | None:
 
 def framework_of_value(value: object) -> FrameworkInfo | None:
     """Return the framework of an array, or of a dtype, device or layout object, or None."""
-    cls = value if isinstance(value, type) else type(value)
+    # A dtype may be a class: numpy.float32 is one of its scalars', jax.numpy.float32 an object of another's.
+    classes = (value, type(value)) if isinstance(value, type) else (type(value),)
     for info in _infos:
-        if loaded(info) and any(_descends(cls, *path[:2]) for path in info.types):
+        if loaded(info) and any(_descends(cls, *path[:2]) for cls in classes for path in info.types):
             return info
-    return framework_of_class(cls)
+    return framework_of_class(classes[0])
 
 
 def schema_type_of_class(cls: type) -> tuple[str, str | None] | None:

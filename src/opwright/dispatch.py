@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from opwright import catalogue, registry
 from opwright.arrays import arrays_of, not_an_array
-from opwright.entry import deciding, table_key
+from opwright.entry import deciding, key_arguments, table_key
 from opwright.errors import ArgumentError, MixedFrameworksError, layout
 from opwright.frameworks.base import Framework, ensure_attached, load, loaded
 from opwright.registry import Handle
@@ -114,10 +114,14 @@ def _without_arrays(record: OpOverload, values: Sequence[Any]) -> FrameworkInfo:
         for info in catalogue.frameworks():
             if record.flavour in info.flavours:
                 return info
+    chosen = {argument.name for argument in key_arguments(record.schema)}
+    names = (argument.name for argument in record.schema.arguments)
+    given = [(n, v) for n, v in zip(names, values, strict=True) if n in chosen and v is not None]
     raise ArgumentError(
         layout(
             f"{record.qualname} was called without arrays, so the framework is not known",
             expected="an array, or a device or dtype object of a framework",
+            got=", ".join(f"{name}={value!r}" for name, value in given),
             registered=record.source,
             fix="pass a device or dtype, or annotate the definition with one framework's arrays",
         )

@@ -158,9 +158,9 @@ def table_key(schema: FunctionSchema, values: Sequence[Any]) -> Hashable:
     return value.__class__ if any(a.has_tensors for a in schema.arguments) else key_of_object(value)
 
 
-def key_of_object(value: Any) -> type:
-    """Return the class of an object; a class, such as ``numpy.float32``, stands for itself."""
-    return value if isinstance(value, type) else value.__class__
+def key_of_object(value: Any) -> Hashable:
+    """Return the class of an object; a class stands for itself, beside its own: frameworks' may be equal."""
+    return (value.__class__, value) if isinstance(value, type) else value.__class__
 
 
 def _key_expression(schema: FunctionSchema, names: Names) -> str:

@@ -157,7 +157,10 @@ BUILT_IN = (
             ("jax._src.literals", "TypedNdArray"),  # what jax.lax.stop_gradient makes of a NumPy array
         ),
         annotations=(("jax", "Array", "jax"),),
-        types=(("jax", "Device", "Device"),),
+        types=(
+            ("jax", "Device", "Device"),
+            ("jax._src.numpy.scalar_types", "_ScalarMeta", "ScalarType"),  # the class of jax.numpy.float32
+        ),
         constants=("numpy",),
         device_types=("cpu", "cuda", "tpu"),
         shares=("cpu", "cuda"),

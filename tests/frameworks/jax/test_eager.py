@@ -242,6 +242,22 @@ def test_operators_without_arrays():
         assert got.dtype == np.float32
 
 
+def test_equal_dtypes_of_two_frameworks_decide_each_for_its_own():
+    def body(n, dtype):
+        return ow.empty((n,), dtype=dtype)
+
+    schema = "(int n, ScalarType dtype) -> Tensor"
+    filled = ow.custom_op("jaxg::filled", body, mutates_args=(), schema=schema)
+    filled.register_kernel(None, lambda n, dtype: np.full(n, 2, dtype), flavour="numpy")
+    filled.register_kernel(None, lambda n, dtype: jnp.full(n, 3, dtype), flavour="jax")
+    assert jnp.float32 == np.float32
+    for dtype, kind, value in [(np.float32, np.ndarray, 2), (jnp.float32, jax.Array, 3)] * 2:
+        got = filled(4, dtype)
+        assert isinstance(got, kind)
+        assert got.dtype == np.float32
+        np.testing.assert_array_equal(got, [value] * 4)
+
+
 def test_pickled_keys_and_donated_inputs_do_not_disturb():
     x = jnp.ones(4)
     view = np.asarray(x)
