@@ -91,6 +91,7 @@ def test_list_prints_data(run, module):
     assert json.loads(out)[1] == {
         "operator": f"{module.stem}::bare",
         "signature": "(Tensor x) -> Tensor",
+        "choices": {},
         "flavour": "numpy",
         "rules": "",
     }
@@ -123,7 +124,8 @@ def test_show_prints_kernels_rules_and_frameworks(run, module):
     ns = module.stem
     status, out, err = run("show", f"{module}:scale")
     assert (status, err) == (0, "")
-    head = out.partition("\n\nin numpy\n")[0]
+    head, _, numpy = out.partition("\n\nin numpy\n")
+    assert numpy.startswith(f"  kernel, cpu        called directly (numpy, {module}:5)\n  fake   ")
     assert head == textwrap.dedent(
         f"""\
         {ns}::scale(Tensor x, float k=2.0) -> Tensor
@@ -160,7 +162,65 @@ def test_show_prints_data(run, module):
         {"device": "any device", "flavour": "numpy", "source": f"{module}:5", "enabled": True}
     ]
     assert data["rules"][0] == {"kind": "fake", "for": "", "flavour": "array_api", "source": f"{module}:9"}
+    assert data["choices"] == {}
+    assert data["frameworks"]["numpy"]["kernels"] == {"cpu": f"called directly (numpy, {module}:5)"}
     assert data["frameworks"]["numpy"]["autograd"] == {"lowered": "opwright.vjp", "unsupported": None}
+
+
+CHOICES = """
+    import enum
+    from typing import Literal
+
+    import numpy as np
+    import opwright as ow
+
+    class Edge(enum.Enum):
+        WRAP = "wrap"
+        CUT = "cut"
+
+    @ow.custom_op("{ns}::pad", mutates_args=())
+    def pad(x: np.ndarray, side: Literal["left", "right"] = "left", edge: Edge = Edge.CUT) -> np.ndarray:
+        return x + 1
+"""
+
+
+def test_choices_are_shown(run, module):
+    module.write_text(textwrap.dedent(CHOICES.format(ns=module.stem)), encoding="utf-8")
+    side, edge = "one of 'left', 'right'", "a member of Edge (WRAP, CUT) or its value"
+    _, out, _ = run("show", f"{module}:pad")
+    assert out.splitlines()[1:4] == [
+        f"  defined at {module}:12 (numpy)",
+        f"  side: {side}",
+        f"  edge: {edge}",
+    ]
+    assert f'str edge="cut") -> Tensor; side is {side}; edge is {edge}  numpy' in run("list", module)[1]
+    (data,) = json.loads(run("list", module, "--json")[1])
+    assert data["choices"] == {"side": side, "edge": edge}
+
+
+def test_show_of_an_operator_that_takes_no_arrays_of_a_framework(run):
+    @ow.custom_op("cli_nowhere::op", mutates_args=(), device_types="cuda", schema="(Tensor x) -> Tensor")
+    def op(x):
+        return x
+
+    out = run("show", "cli_nowhere::op", "--framework", "numpy")[1]
+    assert "\nin numpy\n  kernel             none for its arrays\n  fake  " in out
+
+
+def test_show_of_a_module_names_its_operators(run, module):
+    ns = module.stem
+    advice = ", ".join(f"opwright show {module}:{ns}::{name}" for name in ("bad", "bare", "scale"))
+    text = f"opwright: {module} is a module; name one of its operators: {advice}\n"
+    assert run("show", module) == (2, "", text)
+    assert run("show", "json") == (2, "", "opwright: json is a module, and defines no operator\n")
+    assert run("show", "no_such.module")[2].startswith("opwright: no such operator: no_such.module; say")
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as e:
+        main(["--version"])
+    assert e.value.code == 0
+    assert capsys.readouterr().out == f"opwright {ow.__version__}\n"
 
 
 def test_show_without_the_operator_says_how_to_find_it(run):
@@ -309,7 +369,7 @@ def test_a_command_that_is_none_is_a_usage_error(capsys):
 def test_no_command_prints_help(run):
     status, out, _ = run()
     assert status == 2
-    assert out.startswith("usage: opwright [-h] COMMAND ...\n")
+    assert out.startswith("usage: opwright [-h] [--version] COMMAND ...\n")
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opwright import catalogue, registry
+from opwright import __version__, catalogue, registry
+from opwright.description import choices, described, description
 from opwright.errors import OpwrightError
-from opwright.frameworks.base import RULE_KINDS, Framework, load
+from opwright.frameworks.base import Framework, load
 from opwright.report import PASSED, aligned, counted, summary
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="opwright", description="Look at operators, and check them.")
+    parser.add_argument("--version", action="version", version=f"opwright {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND")
 
     def command(name: str, run: Any, text: str) -> argparse.ArgumentParser:
@@ -177,7 +179,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.module:
         records = defined_in(import_target(options.module).__name__)
     if options.pending:
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"operator": key.removesuffix(".default"), "what": entry.what, "source": entry.source}
             for key, entries in registry.pending.items()
             for entry in entries
@@ -188,6 +190,7 @@ def _list(options: argparse.Namespace) -> int:
             {
                 "operator": record.qualname,
                 "signature": record.schema.signature,
+                "choices": choices(record),
                 "flavour": record.flavour,
                 "rules": " ".join(dict.fromkeys(rule.kind for rule in record.rules)),
             }
@@ -202,6 +205,9 @@ def _list(options: argparse.Namespace) -> int:
             "nothing waits for an operator" if options.pending else "no operators are defined; name a module"
         )
         return OK
+    for row in rows:
+        for name, text in row.pop("choices", {}).items():
+            row["signature"] += f"; {name} is {text}"
     for line in aligned([header, *([str(value) for value in row.values()] for row in rows)]):
         print(line[2:])
     return OK
@@ -217,8 +223,7 @@ def _show(options: argparse.Namespace) -> int:
     own = defined_in(import_target(where).__name__) if where else []
     found = named(own, name) or named(registry.records.values(), name)
     if not found:
-        hint = "" if where else f"; say where it is defined: opwright show MODULE:{name}"
-        raise UsageError(f"no such operator: {name}{hint}")
+        raise _no_such(name, where)
     frameworks = _frameworks(options.framework or ())
     data = [description(record, frameworks) for record in found]
     if options.json:
@@ -228,72 +233,34 @@ def _show(options: argparse.Namespace) -> int:
     return OK
 
 
+def _no_such(name: str, where: str) -> UsageError:
+    """Return the error for a name of no operator; it says more where that is a module's."""
+    if where:
+        return UsageError(f"no such operator: {name}")
+    if "::" in name or not _is_module(name):
+        return UsageError(f"no such operator: {name}; say where it is defined: opwright show MODULE:{name}")
+    found = sorted(record.qualname for record in defined_in(import_target(name).__name__))
+    if not found:
+        return UsageError(f"{name} is a module, and defines no operator")
+    return UsageError(
+        f"{name} is a module; name one of its operators: "
+        + ", ".join(f"opwright show {name}:{each}" for each in found)
+    )
+
+
+def _is_module(name: str) -> bool:
+    if name.endswith(".py") or Path(name).is_file():
+        return True
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
 def _frameworks(names: Iterable[str]) -> list[Framework]:
     """Return the frameworks in use, and those asked for."""
     used = [info.name for info in catalogue.frameworks() if info.flavours and catalogue.loaded(info)]
     return [load(name) for name in dict.fromkeys([*used, *names])]
-
-
-def description(record: OpOverload, frameworks: Iterable[Framework]) -> dict[str, Any]:
-    """Return what there is to know of an operator, as data."""
-    return {
-        "operator": record.qualname,
-        "schema": str(record.schema),
-        "flavour": record.flavour,
-        "defined": record.source,
-        "tags": list(record.tags),
-        "differentiable": not record.non_differentiable,
-        "kernels": [
-            {
-                "device": kernel.where,
-                "flavour": kernel.flavour,
-                "source": kernel.source,
-                "enabled": kernel.enabled,
-            }
-            for kernel in reversed(record.kernels)
-        ],
-        "rules": [
-            {
-                "kind": rule.kind,
-                "for": "" if rule.slot is None else str(rule.slot),
-                "flavour": rule.flavour,
-                "source": rule.source,
-            }
-            for kind in dict.fromkeys(rule.kind for rule in record.rules)
-            for rule in record.rules_of(kind)
-        ],
-        "frameworks": {
-            framework.name: {
-                kind: {"lowered": framework.lowered.get(kind), "unsupported": framework.unsupported.get(kind)}
-                for kind in RULE_KINDS
-            }
-            for framework in frameworks
-        },
-    }
-
-
-def described(entry: dict[str, Any]) -> list[str]:
-    """Return a description as lines."""
-    lines = [entry["schema"], f"  defined at {entry['defined']} ({entry['flavour']})"]
-    if entry["tags"]:
-        lines.append(f"  tags: {', '.join(entry['tags'])}")
-    if not entry["differentiable"]:
-        lines.append("  declared non-differentiable")
-    rows = [[k["device"], k["flavour"], k["source"], "" if k["enabled"] else "off"] for k in entry["kernels"]]
-    lines += ["", "kernels", *(aligned(rows) if rows else ["  none"])]
-    rows = [[rule["kind"], rule["for"], rule["flavour"], rule["source"]] for rule in entry["rules"]]
-    lines += ["", "rules", *(aligned(rows) if rows else ["  none"])]
-    for name, kinds in entry["frameworks"].items():
-        rows = [
-            [
-                kind,
-                how["lowered"]
-                or (f"not supported: {how['unsupported']}" if how["unsupported"] else "not described"),
-            ]
-            for kind, how in kinds.items()
-        ]
-        lines += ["", f"in {name}", *aligned(rows)]
-    return lines
 
 
 # --------------------------------------------------------------------------------------------------- check

@@ -62,7 +62,7 @@ def coercion(qualname: str, argument: Argument, convert: Callable[[str, Any], An
             raise kind(
                 layout(
                     f"{qualname}: argument {argument.name} {reason}",
-                    expected=_expected(argument),
+                    expected=expected(argument),
                     got=f"{_short(value)} of type {type(value).__name__}",
                 )
             ) from None
@@ -109,7 +109,8 @@ def _exact(type_: Type) -> tuple[type, ...]:
     return EXACT.get(type_.name, ()) if isinstance(type_, BaseType) else ()
 
 
-def _expected(argument: Argument) -> str:
+def expected(argument: Argument) -> str:
+    """Return what a value of an argument is to be, for a message."""
     choices = argument.choices
     if choices is None:
         return str(argument.type)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright import catalogue, registry
 from opwright.errors import NoKernelError, RegistrationError, UnsupportedError, layout
+from opwright.keys import device_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -126,6 +127,22 @@ class Framework(ABC):
     def native(self, record: OpOverload) -> Any:
         """Return the framework's own object for an overload."""
         raise UnsupportedError(layout(f"{self.name} has no operator object for {record.qualname}"))
+
+    def routes(self, record: OpOverload) -> dict[str, str]:
+        """Return how a kernel gets this framework's arrays, and which one it is, for each device type.
+
+        For people to read: ``opwright show`` prints it.
+        """
+        found: dict[str, str] = {}
+        named = [device_of(kernel.key) for kernel in record.enabled_kernels()]
+        everywhere = ("cpu", "cuda", *(device for device in named if device not in (None, "meta")))
+        for device_type in dict.fromkeys(catalogue.get(self.name).device_types or everywhere):
+            kernel = record.select_kernel(self.flavour, str(device_type))
+            if kernel is not None:
+                own = kernel.flavour in (self.flavour, catalogue.ARRAY_API)
+                how = "called directly" if own else "called on the same memory"
+                found[str(device_type)] = f"{how} ({kernel.flavour}, {kernel.source})"
+        return found
 
     def get_kernel(self, record: OpOverload, key: str) -> Any:
         """Return the kernel in force at a key for an operator in the framework's own dispatcher."""

@@ -94,7 +94,7 @@ class JAXFramework(Framework):
         return primitive(record.qualname.replace("::", "."))
 
     def routes(self, record: OpOverload) -> dict[str, str]:
-        """Return how the kernels of an overload are reached from compiled programs, by device type."""
+        """Return how a kernel is reached from compiled programs, and which one it is, by device type."""
         return lowering.routes(record)
 
     def run_fake(self, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

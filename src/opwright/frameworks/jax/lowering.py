@@ -14,6 +14,7 @@ import jax
 from opwright.errors import UnsupportedError, layout
 from opwright.frameworks.jax import callbacks, ffi
 from opwright.frameworks.jax.avals import canonical
+from opwright.frameworks.jax.kernels import takes_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -130,5 +131,15 @@ def routes(record: OpOverload) -> dict[str, str]:
             chosen = "tvm-ffi"
         else:
             chosen = "buffer_callback" if callbacks.has_buffers() else "pure_callback"
-        found[device_type] = f"{chosen} ({kernel.flavour}, {kernel.source})"
+        carries = (
+            "" if chosen == "inlined" else f", {_carries(chosen, into=takes_out(kernel, record.schema))}"
+        )
+        found[device_type] = f"{chosen}{carries} ({kernel.flavour}, {kernel.source})"
     return found
+
+
+def _carries(chosen: str, *, into: bool) -> str:
+    """Return what a route to a host kernel copies, in words."""
+    if chosen == "pure_callback":
+        return "copies both ways"
+    return "no copies" if into else "a copy of the results alone"
