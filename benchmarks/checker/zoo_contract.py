@@ -235,7 +235,7 @@ def sets_requires_grad(x: Tensor) -> Tensor:
 _shapes: dict[Any, Tensor] = {}
 
 
-@add("determinism schema", "makes no difference", lambda: [normal(3)], fake=like, level="thorough")
+@add("determinism", "the first call", lambda: [normal(3)], fake=like)
 def caches_by_shape(x: Tensor) -> Tensor:
     """Returns the result of the first call with this shape."""
     key = (tuple(x.shape), x.dtype)

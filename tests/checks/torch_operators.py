@@ -59,12 +59,12 @@ def double_x(ctx, grad):
     return 2 * grad * ctx.saved_tensors[0]
 
 
-def square(name, ids, words, backward, setup_context=save, **options):
+def square(name, ids, words, backward, setup_context=save, more_rules=(), **options):
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x.contiguous() * x.contiguous()
 
     fn.__name__ = name
-    rules = [("fake", like), autograd(backward, setup_context)]
+    rules = [("fake", like), autograd(backward, setup_context), *more_rules]
     if ids:
         wrong(ids, words, normal, rules=rules, **options)(fn)
     else:
@@ -167,6 +167,7 @@ def int_in_the_fake(x: torch.Tensor) -> torch.Tensor:
 
 square("broadcast_gradient", "OW302", "another shape", lambda ctx, g: torch.stack([double_x(ctx, g)] * 2))
 square("single_gradient", "OW303", "another dtype", lambda ctx, g: double_x(ctx, g).float())
+square("double_gradient", "OW303", "another dtype", lambda ctx, g: double_x(ctx, g).double())
 
 
 def _stashes_double(ctx, inputs, output):
@@ -279,6 +280,23 @@ def raises_under_autocast(x: torch.Tensor) -> torch.Tensor:
 )  # fmt: skip
 def no_half_in_the_backward(x: torch.Tensor) -> torch.Tensor:
     return x.clone(memory_format=torch.contiguous_format)
+
+
+def _double_for(dtype):
+    def backward(ctx, grad):
+        found = 2 * grad * ctx.saved_tensors[0]
+        return found.double() if found.dtype == dtype else found
+
+    return backward
+
+
+square(
+    "double_gradient_of_what_is_cast",
+    "OW604",
+    "the gradient for x under autocast has another dtype than x",
+    _double_for(torch.bfloat16),
+    more_rules=[("autocast", "cpu", torch.bfloat16)],
+)
 
 
 # -------------------------------------------------------------------------------------- functionalization

@@ -774,6 +774,14 @@ def counts_shapes(x: np.ndarray) -> np.ndarray:
     return x + x.dtype.type(len(_shapes))
 
 
+_first = {}
+
+
+@wrong("OW1002", "the values of the first call with a shape", vector, rules=[("fake", like)])
+def keeps_the_first_of_a_shape(x: np.ndarray) -> np.ndarray:
+    return _first.setdefault((x.shape, x.dtype), x * 2).copy()
+
+
 _scratch = {}
 
 

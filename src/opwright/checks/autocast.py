@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from opwright.checks import second
 from opwright.checks.adapters.base import Meta, Unsupported, gpu_adapters
 from opwright.checks.arrays import difference, is_floating, wide
 from opwright.checks.base import Law, Probe, attempt, line_of, raised
-from opwright.checks.points import points, why_not
+from opwright.checks.points import point_at, why_not
 from opwright.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from opwright.checks.base import Run
-    from opwright.checks.samples import Sample
+    from opwright.checks.points import Point
+    from opwright.checks.samples import Leaf, Sample
     from opwright.report import Finding
 
 CLOSE: Mapping[str, float] = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-4, "float64": 1e-4}
@@ -38,8 +40,8 @@ EXPLANATIONS: Mapping[str, str] = {
         "A compiled program under autocast then goes by the wrong one."
     ),
     "OW604": (
-        "Under autocast the gradient raises, or is far from that in float32. The backward gets what the rule "
-        "cast, and gradients in that dtype."
+        "Under autocast the gradient raises, is far from that in float32, or is of another dtype than what "
+        "the rule cast. The backward gets what the rule cast, and gradients in that dtype."
     ),
     "OW605": (
         "Under autocast the kernel returns another dtype than without, and the operator has no autocast rule "
@@ -226,45 +228,58 @@ def _fake(probe: Probe, rule: Any, sample: Sample) -> Iterator[Finding]:
 
 def _gradients(probe: Probe, rule: Any, sample: Sample) -> Iterator[Finding]:
     """Yield gradients that raise under autocast, or are far from float32's."""
-    adapter = probe.adapter
-    no_gradient = adapter.supports(probe.record, "autograd") is not None or why_not(probe) is not None
+    no_gradient = probe.adapter.supports(probe.record, "autograd") is not None or why_not(probe) is not None
     if no_gradient or "autograd" in probe.failed:
         return
-    kept, probe.samples = probe.samples, (sample,)
-    try:
-        found = list(points(probe, double=False))
-    finally:
-        probe.samples = kept
-    for point in found:
-        plain = point.pulled(point.weights)
-
-        def under() -> dict[Any, Any]:
-            with adapter.autocast(adapter.device_type, rule.dtype):
-                pullback = point.differentiable()  # noqa: B023  (called at once)
-            outputs = [probe.to_numpy(out) for out in pullback.outputs]
-            flat = point.flat(outputs)  # noqa: B023
-            weights = [w.astype(out.dtype) for w, out in zip(point.weights, flat, strict=True)]  # noqa: B023
-            return point.gradients(pullback, weights)  # noqa: B023
-
-        grads, error = attempt(under)
-        probe.compared()
-        if grads is None:
-            source = line_of(error, probe.source("backward"))
-            worst = f"a gradient, computed in {rule.dtype}", raised(error)
-            what = f"the gradient raises under autocast, which casts to {rule.dtype}"
-            fix = f"let the backward take {rule.dtype}"
-            yield _wrong(
-                probe, sample, "OW604", what, worst, dtype=rule.dtype, rule="backward", source=source, fix=fix
-            )
+    point = point_at(probe, sample, probe.reference(sample))
+    if point is None:
+        return
+    plain = point.pulled(point.weights)
+    grads, error = attempt(_under_autocast, point, rule.dtype)
+    probe.compared()
+    if grads is None:
+        source = line_of(error, probe.source("backward"))
+        worst = f"a gradient, computed in {rule.dtype}", raised(error)
+        what = f"the gradient raises under autocast, which casts to {rule.dtype}"
+        fix = f"let the backward take {rule.dtype}"
+        yield _wrong(
+            probe, sample, "OW604", what, worst, dtype=rule.dtype, rule="backward", source=source, fix=fix
+        )
+        return
+    for leaf, grad in grads.items():
+        worst_of = None if grad is None or plain[leaf] is None else _far(grad, plain[leaf], rule.dtype)
+        if worst_of is not None:
+            what = f"the gradient for {leaf.label} under autocast is far from float32's"
+            worst = f"{worst_of[0]}, within {CLOSE[rule.dtype]:g} of the largest value", worst_of[1]
+            fix = "compute in float32 inside the backward, or choose another dtype in register_autocast"
+            yield _wrong(probe, sample, "OW604", what, worst, dtype=rule.dtype, rule="backward", fix=fix)
             return
-        for leaf, grad in grads.items():
-            worst_of = None if grad is None or plain[leaf] is None else _far(grad, plain[leaf], rule.dtype)
-            if worst_of is not None:
-                what = f"the gradient for {leaf.label} under autocast is far from float32's"
-                worst = f"{worst_of[0]}, within {CLOSE[rule.dtype]:g} of the largest value", worst_of[1]
-                fix = "compute in float32 inside the backward, or choose another dtype in register_autocast"
-                yield _wrong(probe, sample, "OW604", what, worst, dtype=rule.dtype, rule="backward", fix=fix)
-                return
+    yield from _gradient_dtypes(probe, rule, sample)
+
+
+def _under_autocast(point: Point, dtype: str) -> dict[Leaf, Any]:
+    """Return the gradients of a call under autocast."""
+    adapter = point.probe.adapter
+    with adapter.autocast(adapter.device_type, dtype):
+        pullback = point.differentiable()
+    flat = point.flat([point.probe.to_numpy(out) for out in pullback.outputs])
+    weights = [weight.astype(out.dtype) for weight, out in zip(point.weights, flat, strict=True)]
+    return point.gradients(pullback, weights)
+
+
+def _gradient_dtypes(probe: Probe, rule: Any, sample: Sample) -> Iterator[Finding]:
+    """Yield a gradient that the backward returns in another dtype than that which autocast casts to."""
+    low = _cast(sample, rule.dtype)
+    run = None if low is None else probe.run(low)
+    point = None if low is None or run is None or run.error is not None else point_at(probe, low, run)
+    for leaf, grad in ((None if point is None else second.returned(point)) or {}).items():
+        probe.compared()
+        if hasattr(grad, "dtype") and low is not None and grad.dtype != low.array(leaf).dtype:
+            what = f"the gradient for {leaf.label} under autocast has another dtype than {leaf.label}"
+            worst = f"{rule.dtype}, which autocast casts {leaf.label} to", grad.dtype.name
+            fix = f"convert it to the dtype of {leaf.label} in the backward"
+            yield _wrong(probe, low, "OW604", what, worst, dtype=rule.dtype, rule="backward", fix=fix)
+            return
 
 
 CHECK = Law("autocast", check, EXPLANATIONS)

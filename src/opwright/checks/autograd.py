@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opwright.checks import backward, numeric, second
+from opwright.checks import backward, derived, numeric, second
 from opwright.checks.arrays import described, shown
 from opwright.checks.base import Law, attempt
-from opwright.checks.points import Point, points, why_not
+from opwright.checks.points import Point, point_at, points, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 ELEMENTS = 6
 """In how many elements of each array finite differences are taken, beside one random direction."""
+
+ELEMENTS_OF_RIGHT = 2
+"""In how many where the gradient along that direction is right."""
 
 EXPLANATIONS: Mapping[str, str] = {
     "OW301": (
@@ -109,8 +112,21 @@ def check(probe: Probe) -> Iterator[Finding]:
             yield from _not_registered(probe)
         probe.skip(missing.reason)
         return
-    for point in points(probe):
-        yield from _at(point)
+    found = [finding for point in points(probe) for finding in _at(point)]
+    yield from found or _other_dtypes(probe)
+
+
+def _other_dtypes(probe: Probe) -> Iterator[Finding]:
+    """Yield gradients of another shape or dtype than their argument, outside of double precision."""
+    for sample in probe.samples:
+        for variant in (sample, *(() if probe.quick else derived.dtypes(sample))):
+            if derived.in_double(variant) is variant:  # a point
+                continue
+            run = probe.run(variant)
+            point = None if run.error is not None else point_at(probe, variant, run)
+            raw = None if point is None else second.returned(point)
+            if point is not None and raw is not None:
+                yield from _strict(point, raw)
 
 
 def _not_registered(probe: Probe) -> Iterator[Finding]:
@@ -130,7 +146,7 @@ def _not_registered(probe: Probe) -> Iterator[Finding]:
 def _at(point: Point) -> Iterator[Finding]:
     """Yield what is wrong at one sample; the rest is not looked at where the values are wrong."""
     yield from second.captured(point)
-    raw = second.returned(point)
+    raw = second.returned(point) if point.probe.adapter.coerces else None
     found = [] if raw is None else list(_strict(point, raw))
     yield from found
     if found:
@@ -197,38 +213,53 @@ def _values(point: Point, grads: Mapping[Leaf, Any]) -> Iterator[Finding]:
         array = point.sample.array(leaf)
         grad = grads[leaf]
         known = np.zeros_like(array) if grad is None else grad
-        worst: tuple[float, str, str] | None = None
-        measured = False
-        for where, direction in _directions(array, number):
-            slope = point.slope({leaf: direction})
-            if slope is None:
-                continue
-            measured = True
-            point.probe.compared()
-            ours = numeric.inner(direction, known)
-            error = slope.distance(ours)
-            if not error <= point.allowed(slope, known):
-                expected = f"{shown(slope.value)}{where}, by finite differences"
-                if worst is None or (error > worst[0] and "random" not in where):
-                    worst = error, expected, f"{shown(ours)}, {shown(error)} away"
+        whole = None
+        if array.size > 1:
+            whole = _error(
+                point, leaf, known, " along a random direction", numeric.random_like(array, 100 + number)
+            )
+        right = whole is not None and whole[0] == 0
+        errors = [
+            _error(point, leaf, known, where, direction)
+            for where, direction in _units(array, number, ELEMENTS_OF_RIGHT if right else ELEMENTS)
+        ]
+        measured = [error for error in errors if error is not None] or ([] if whole is None else [whole])
         if not measured:
             point.probe.skip(f"no slope along {leaf.label} can be measured")
-        if worst is not None:
+            continue
+        worst = max(measured, key=lambda error: error[0])
+        if not worst[0] and whole is not None:
+            worst = whole
+        if worst[0]:
             yield _wrong_value(point, leaf, grad, worst)
 
 
-def _directions(array: Any, seed: int) -> Iterator[tuple[str, Any]]:
+def _error(point: Point, leaf: Leaf, known: Any, where: str, direction: Any) -> tuple[float, str, str] | None:
+    """Return how far a gradient is from the slope along a direction, 0 where that is allowed, in words too.
+
+    None where the slope cannot be measured.
+    """
+    slope = point.slope({leaf: direction})
+    if slope is None:
+        return None
+    point.probe.compared()
+    ours = numeric.inner(direction, known)
+    error = slope.distance(ours)
+    far = 0.0 if error <= point.allowed(slope, known) else error
+    return far, f"{shown(slope.value)}{where}, by finite differences", f"{shown(ours)}, {shown(error)} away"
+
+
+def _units(array: Any, seed: int, number: int) -> Iterator[tuple[str, Any]]:
+    """Yield some directions of one element each, and where it is."""
     import numpy as np
 
     units = (1.0, 1j) if array.dtype.kind == "c" else (1.0,)
-    for index in numeric.chosen_indices(array, ELEMENTS, seed):
+    for index in numeric.chosen_indices(array, number, seed):
         for unit in units:
             direction = np.zeros(array.shape, array.dtype)
             direction[index] = unit
             imaginary = " (imaginary part)" if unit == 1j else ""
             yield f" at index {index}{imaginary}" if array.ndim else imaginary, direction
-    if array.size > 1:
-        yield " along a random direction", numeric.random_like(array, 100 + seed)
 
 
 def _wrong_value(point: Point, leaf: Leaf, grad: Any, worst: tuple[float, str, str]) -> Finding:

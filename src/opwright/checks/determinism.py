@@ -6,15 +6,23 @@ import threading
 from typing import TYPE_CHECKING
 
 from opwright.checks import derived
+from opwright.checks.arrays import difference
 from opwright.checks.base import RANDOM_TAGS, Law, Probe, Run, raised
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from opwright.checks.samples import Leaf, Sample
     from opwright.report import Finding
 
 CALLS = 4
 THREADS = 4
+
+DTYPES = ("float32", "float64")
+"""In which dtypes a shape is called for the first time, the first with zeros before."""
+
+PRECISION = 1e-4
+"""How far results in these dtypes may be apart, relative to the element and to the largest value."""
 
 EXPLANATIONS: Mapping[str, str] = {
     "OW1001": (
@@ -47,7 +55,7 @@ def check(probe: Probe) -> Iterator[Finding]:
     yield from found
     if found or probe.quick:
         return
-    found = list(_in_other_order(probe))
+    found = list(_in_other_order(probe)) or list(_first_values(probe))
     yield from found
     if not found:
         yield from _in_threads(probe)
@@ -87,6 +95,50 @@ def _in_other_order(probe: Probe) -> Iterator[Finding]:
                 got=f"{worst[1]}, after calls with the other samples",
                 fix="keep nothing from one call to the next, or key it by everything that it depends on",
             )
+
+
+def _first_values(probe: Probe) -> Iterator[Finding]:
+    """Yield where calls with a shape give what its first call gave, whatever their values.
+
+    Where values make no difference, a kernel may well go by shapes alone. Then what it gives for a shape that
+    it has not seen does not depend on the values in one dtype either, and is the same in another dtype.
+    """
+    for sample in probe.samples:
+        real = [leaf for leaf in sample.leaves() if sample.array(leaf).dtype.kind == "f"]
+        sizes = derived.sizes(sample)
+        others = derived.other_values(sample) if real and sizes else iter(())
+        differ = [_worst(probe, probe.run(one), probe.reference(sample)) is not None for one in others]
+        if not differ or any(differ):
+            continue
+        new = derived.doubled(derived.doubled(sample, sizes[-1]), 2 * sizes[-1])
+        low, high = (new.with_arrays({one: new.array(one).astype(name) for one in real}) for name in DTYPES)
+        zeros = low.with_arrays({leaf: 0 * low.array(leaf) for leaf in real})
+        _, got, expected = runs = [probe.run(one) for one in (zeros, low, high)]
+        if any(run.error is not None for run in runs):
+            continue
+        probe.compared()
+        for name, one, other in zip(probe.output_names, got.outputs, expected.outputs, strict=True):
+            if getattr(one, "shape", ()) != getattr(other, "shape", None):
+                continue
+            worst = difference(one, other, rtol=PRECISION, atol=PRECISION)
+            if worst is not None:
+                yield _of_first_values(probe, low, real, name, worst)
+                return
+
+
+def _of_first_values(
+    probe: Probe, sample: Sample, leaves: Sequence[Leaf], name: str, worst: tuple[str, str]
+) -> Finding:
+    names = [derived.variable(sample, leaf) for leaf in leaves]
+    return probe.finding(
+        "OW1002",
+        "the result depends on the values of the first call with a shape",
+        sample=sample,
+        expected=f"{name}: {worst[0]}, as in {DTYPES[1]}, in which this was the first call",
+        got=f"{worst[1]}, after a call with zeros",
+        fix="keep nothing from one call to the next, or key it by everything that it depends on",
+        show=(*[f"{x} *= 0" for x in names], "print({call})", *[f"{x} += 1" for x in names], "print({call})"),
+    )
 
 
 def _in_threads(probe: Probe) -> Iterator[Finding]:

@@ -133,27 +133,35 @@ class Point:
         return numeric.slope(along, here, size, self.dtype)
 
 
-def points(probe: Probe, *, double: bool = True) -> Iterator[Point]:
+def points(probe: Probe) -> Iterator[Point]:
     """Yield the samples at which derivatives are compared; why there is none is noted in the probe."""
     for sample in probe.samples:
-        wide = derived.in_double(sample) if double else sample
+        wide = derived.in_double(sample)
         run = probe.reference(sample) if wide is sample else probe.run(wide)
         if run.error is not None:
             wide, run = sample, probe.reference(sample)
-        leaves = [leaf for leaf in wide.leaves() if is_floating(wide.array(leaf)) and wide.array(leaf).size]
-        constant = marked(probe, wide)
-        outputs = [place for place in _floating_outputs(run) if place not in constant]
-        point = Point(probe, wide, run, leaves, outputs)
-        point.weights = [numeric.random_like(array, 7 + i) for i, array in enumerate(point.flat(run.outputs))]
-        if not leaves:
-            probe.skip("no argument is a floating array")
-        elif not outputs:
-            marks = "every floating output is marked as non-differentiable"
-            probe.skip(marks if constant else "no output is a floating array")
-        elif not point.dtype:
+        point = point_at(probe, wide, run)
+        if point is not None and not point.dtype:
             probe.skip("derivatives are not compared in half precision, and the operator takes no other")
-        else:
+        elif point is not None:
             yield point
+
+
+def point_at(probe: Probe, sample: Sample, run: Run) -> Point | None:
+    """Return a call as a point, in whatever precision it is; None, with a note, where it has no gradient."""
+    leaves = [one for one in sample.leaves() if is_floating(sample.array(one)) and sample.array(one).size]
+    if not leaves:
+        probe.skip("no argument is a floating array")
+        return None
+    constant = marked(probe, sample)
+    outputs = [place for place in _floating_outputs(run) if place not in constant]
+    if not outputs:
+        marks = "every floating output is marked as non-differentiable"
+        probe.skip(marks if constant else "no output is a floating array")
+        return None
+    point = Point(probe, sample, run, leaves, outputs)
+    point.weights = [numeric.random_like(array, 7 + i) for i, array in enumerate(point.flat(run.outputs))]
+    return point
 
 
 def _floating_outputs(run: Run) -> Iterator[tuple[int, int | None]]:

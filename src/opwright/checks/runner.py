@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import time
 import traceback
@@ -31,6 +32,7 @@ from opwright.targets import find
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from importlib.metadata import EntryPoint
 
     from opwright.overload import OpOverload
 
@@ -182,7 +184,7 @@ def load_law(name: str) -> Check:
     if name in LAWS:
         law: Check = importlib.import_module(f"opwright.checks.{name}").CHECK
         return law
-    for entry in entry_points(group=GROUP):
+    for entry in _others():
         if entry.name == name:
             other: Check = entry.load()
             return other
@@ -204,7 +206,13 @@ def _of_names(names: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 def _known_laws() -> list[str]:
-    return list(dict.fromkeys([*LAWS, *(entry.name for entry in entry_points(group=GROUP))]))
+    return list(dict.fromkeys([*LAWS, *(entry.name for entry in _others())]))
+
+
+@functools.cache
+def _others() -> tuple[EntryPoint, ...]:
+    """Return the laws of other distributions; read once, because that reads a file of every distribution."""
+    return tuple(entry_points(group=GROUP))
 
 
 def _record(op: Any) -> OpOverload:

@@ -129,7 +129,8 @@ class TorchAdapter(Adapter):
     @contextmanager
     def silence(self) -> Iterator[None]:
         """Keep torch's loggers from writing what they think of an author's errors."""
-        loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if _is_torchs(name)]
+        known = dict(logging.root.manager.loggerDict)
+        loggers = [one for name, one in known.items() if _is_torchs(name) and isinstance(one, logging.Logger)]
         handlers = {handler for logger in loggers for handler in logger.handlers}
         for handler in handlers:
             handler.addFilter(_drop)
