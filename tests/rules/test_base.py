@@ -64,6 +64,27 @@ def test_what_cannot_says_why(fn, reason):
     )
 
 
+PARAMETERS = ["x", "x=1", "x, /", "x, /, k", "x, k", "x, k=1", "x=1, k=2", "x, k, y", "x, k, w", "x, k, y=1"]
+BY_NAME = ["", "*, y", "*, y=1", "*, z", "*, y, z=1", "*, y=1, z"]
+
+
+@pytest.mark.parametrize("positional", PARAMETERS)
+@pytest.mark.parametrize("by_name", BY_NAME)
+@pytest.mark.parametrize("given", [["x"], ["x", "k"], []])
+@pytest.mark.parametrize("named", [[], ["y"], ["k", "y"], ["x"]])
+def test_a_plain_function_is_judged_as_its_signature_judges(positional, by_name, given, named):
+    parameters = ", ".join(filter(None, [positional, by_name]))
+    if "y" in positional and "y" in by_name:
+        parameters = positional
+    fn = eval(f"lambda {parameters}: None")  # noqa: S307  (of the lists above)
+
+    def same(*args, **kwargs):
+        return fn(*args, **kwargs)
+
+    functools.update_wrapper(same, fn)  # no plain function: its signature is read
+    assert (mismatch(fn, given, named) is None) == (mismatch(same, given, named) is None)
+
+
 def test_what_is_no_function():
     with pytest.raises(RegistrationTypeError) as e:
         require_signature("the fake of ns::f", 3, [])

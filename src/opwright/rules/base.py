@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright.errors import RegistrationTypeError, layout
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from opwright.schema import FunctionSchema
+
+
+_STARRED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +57,8 @@ def mismatch(
 
     Built-in functions without a signature are taken as they are.
     """
+    if _takes(fn, positional, keyword_only):
+        return None
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
@@ -62,6 +68,19 @@ def mismatch(
     except TypeError as error:
         return f"{signature} ({error})"
     return None
+
+
+def _takes(fn: Callable[..., Any], positional: Sequence[str], keyword_only: Sequence[str]) -> bool:
+    """Return whether a plain function shows, without a ``Signature``, that it takes these parameters."""
+    if fn.__class__ is not FunctionType or fn.__dict__ or fn.__code__.co_flags & _STARRED:
+        return False
+    code, given, named = fn.__code__, len(positional), set(keyword_only)
+    count = code.co_argcount
+    by_name = code.co_varnames[max(given, code.co_posonlyargcount) : count + code.co_kwonlyargcount]
+    optional = set(fn.__kwdefaults__ or ())
+    required = code.co_varnames[given : count - len(fn.__defaults__ or ())]
+    required += code.co_varnames[count : count + code.co_kwonlyargcount]
+    return given <= count and named.issubset(by_name) and (set(required) - optional) <= named
 
 
 def require_signature(

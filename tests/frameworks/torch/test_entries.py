@@ -15,7 +15,7 @@ import opwright as ow
 import torch_operators
 import torch_situations
 from opwright.errors import AliasError, StaleError
-from opwright.frameworks.torch import entries
+from opwright.frameworks.torch import entries, guards
 
 DIRECT, DISPATCHER = "direct", "dispatcher"
 
@@ -169,10 +169,43 @@ def test_a_redefined_operator_is_stale():
 
 def test_a_call_that_began_before_a_change_leaves_no_guard():
     op = torch_operators.without_rule()
+    op(torch.ones(3, dtype=torch.float64))
     old = op._record.table[Tensor]
     op.register_kernel("cpu", lambda x: x * 9)
+    held = old.__globals__["_ow_found"]((), ())
     old(torch.ones(3))
-    assert old.__globals__["_ow_found"]((), ()) == ()
+    assert old.__globals__["_ow_found"]((), ()) == held
+    assert op._record.table[Tensor] is not old
+
+
+def test_a_change_in_the_middle_of_the_first_call_leaves_no_guard(monkeypatch):
+    op = torch_operators.without_rule()
+    known = guards.thread_is_known
+
+    def known_then_changed(*, autocast):
+        found = known(autocast=autocast)
+        monkeypatch.undo()
+        op.register_kernel("cpu", lambda x: x * 9)
+        return found
+
+    monkeypatch.setattr(guards, "thread_is_known", known_then_changed)
+    first = op._record.table[Tensor]
+    x = torch.ones(3)
+    op(x)
+    assert first.__globals__["_ow_found"]((), ()) == ()
+    assert [op(x).tolist() for _ in range(3)] == [[9.0] * 3] * 3
+
+
+def test_what_no_call_has_reached_serves_for_the_next_version():
+    op = torch_operators.without_rule()
+    first = op._record.table[Tensor]
+    op.register_autocast("cpu", torch.bfloat16)
+    assert op._record.table[Tensor] is first
+    with torch.autocast("cpu"):
+        assert [op(torch.ones(3)).dtype for _ in range(4)] == [torch.bfloat16] * 4
+    op.register_kernel("cpu", lambda x: x * 9)
+    assert op._record.table[Tensor] is not first
+    assert [op(torch.ones(3)).tolist() for _ in range(3)] == [[9.0] * 3] * 3
 
 
 class Devices:

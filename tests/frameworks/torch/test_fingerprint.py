@@ -132,6 +132,42 @@ def test_a_schema_counts_and_an_operator_that_is_gone_does_not():
     library.destroy()
 
 
+def test_of_two_rules_the_later_counts(op):
+    def one(ctx, g):
+        return g * 2
+
+    def two(ctx, g):
+        return g * 3
+
+    found = []
+    for order in ((one, two), (two, one)):
+        handles = [ow.register_autograd(op, rule) for rule in order]
+        found.append(tag())
+        for handle in reversed(handles):
+            handle.destroy()
+    assert found[0] != found[1]
+
+
+def test_one_rule_of_two_operators_counts_for_both(op):
+    before = tag()
+
+    def other(x: Tensor) -> Tensor:
+        return x * 1
+
+    ow.custom_op(f"{NS}::shares", other, mutates_args=())
+    defined = tag()
+
+    def rule(ctx, g):
+        return g * 2
+
+    handles = [ow.register_autograd(name, rule) for name in (op, f"{NS}::shares")]
+    both = tag()
+    handles[0].destroy()
+    assert len({before, defined, both, tag()}) == 4
+    handles[1].destroy()
+    assert tag() == defined
+
+
 def test_the_user_s_own_tag_stays_in_front(op):
     with compiler_config.patch(cache_key_tag="mine"):
         fingerprint.update(op._record)

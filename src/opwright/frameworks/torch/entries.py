@@ -75,15 +75,26 @@ class Entries:
         self._slow = slow
         self._changed = changed
         self._autocast = not _has_autocast(record)
+        self._reached = False
         self._misses = 0
         self._unchecked = CHECKED_CALLS if record.schema.returns else 0
         self.found: dict[Any, tuple[tuple[Any, ...], ...]] = {}
 
+    def renew(self) -> bool:
+        """Belong to the record's present version from now on; return False where a call came first."""
+        if self._reached:
+            return False
+        self._autocast = not _has_autocast(self._record)
+        self._version = self._record.version
+        return True
+
     def miss(self, *values: Any) -> Any:
         """Take a call that no guard took, and leave a guard behind where that is safe."""
+        self._reached = True
+        version = self._version  # read first: a change meanwhile leaves no guard behind
         tensors, pattern = self._look(values)
         if self._may_add(tensors, pattern):
-            self._add(tensors, pattern)
+            self._add(tensors, pattern, version)
         return self._slow(*values)
 
     def _look(self, values: Sequence[Any]) -> tuple[list[Any], Any]:
@@ -119,10 +130,10 @@ class Entries:
             and not (written and any(tensor.is_inference() for tensor in tensors))
         )
 
-    def _add(self, tensors: list[Any], pattern: Any) -> None:
+    def _add(self, tensors: list[Any], pattern: Any, version: int) -> None:
         record, device = self._record, tensors[0].device
         kernel = record.select_kernel("torch", device.type)
-        if kernel is None or record.version != self._version:
+        if kernel is None or record.version != version:
             return
         grad = self._grad(kernel, any(tensor.requires_grad for tensor in tensors))
         output = backend.output_check(self._state, kernel)

@@ -6,7 +6,7 @@ torch's dispatcher would do nothing else.
 * Modes, transforms and nested tensors are tested first, then a short list of guards. A call that none of
   them takes goes through torch's dispatcher.
 * Grad mode is off around kernels, as it is below torch's dispatcher.
-* The callable belongs to one version of its record: a change of kernels or rules replaces it.
+* A callable that was called belongs to one version of its record: a change of kernels or rules replaces it.
 """
 
 from __future__ import annotations
@@ -114,9 +114,15 @@ class _Source:
         self.prefix = self.names.prefix
         self.slow = self._slow()
         self.first: FunctionType | None = None
+        self.unused: tuple[Callable[..., Any], Entries] | None = None
 
     def call(self, state: Lowered) -> Callable[..., Any]:
-        """Return the guarded direct call of the record's present version, without guards."""
+        """Return the guarded direct call of the record's present version, without guards.
+
+        One that no call has reached yet serves for the next version too.
+        """
+        if self.unused is not None and self.unused[1].renew():
+            return self.unused[0]
         if self.first is None:
             self.first = self._direct()
         first = self.first
@@ -127,7 +133,9 @@ class _Source:
 
         entries = Entries(state, self.slow, changed)
         space |= {self.prefix + "found": entries.found.get, self.prefix + "miss": entries.miss}
-        return FunctionType(first.__code__, space, "call")
+        call = FunctionType(first.__code__, space, "call")
+        self.unused = call, entries
+        return call
 
     def _slow(self) -> Callable[..., Any]:
         """Return the call through torch's dispatcher, scalars coerced as the direct call coerces them."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch.compiler.config as compiler_config
 
 from opwright.keys import IMPLICIT
+from opwright.rules.base import Rule
 
 if TYPE_CHECKING:
     from opwright.overload import OpOverload
@@ -26,45 +27,56 @@ _LIBRARIES = frozenset(
     {"torch", "numpy", "jax", "cupy", "triton", "array_api_compat", "opwright", "builtins"}
 )
 _MARK = ";opwright:"
+_MODULUS = 1 << 128
+_HAS_TAG = hasattr(compiler_config, "cache_key_tag")
 
-_digests: dict[OpOverload, int] = {}
+_parts: dict[OpOverload, dict[Any, int]] = {}
+"""For each record the digest of its schema, and of each kernel and rule at its place."""
+
 _total = 0
 
 
 def update(record: OpOverload) -> None:
-    """Take a record's schema and present rules into the tag."""
-    _replace(record, _digest(record))
+    """Take a record's schema and present rules into the tag; what has been taken in is not read again."""
+    known = _parts.get(record, {})
+    _replace(record, {part: known.get(part) or _digest(record, *part) for part in _parts_of(record)})
 
 
 def remove(record: OpOverload) -> None:
     """Take a record out of the tag."""
-    _replace(record, 0)
-    _digests.pop(record, None)
+    _replace(record, {})
+    _parts.pop(record, None)
 
 
-def _replace(record: OpOverload, new: int) -> None:
+def _replace(record: OpOverload, new: dict[Any, int]) -> None:
     global _total
-    if not hasattr(compiler_config, "cache_key_tag"):
+    if not _HAS_TAG:
         return
-    # Digests are added up without carries, so that the order of definitions does not matter.
-    _total ^= _digests.get(record, 0) ^ new
-    _digests[record] = new
+    # A sum, so that the order of definitions does not matter; a place is part of what is digested.
+    _total = (_total - sum(_parts.get(record, {}).values()) + sum(new.values())) % _MODULUS
+    _parts[record] = new
     users = str(compiler_config.cache_key_tag or "").partition(_MARK)[0]
     compiler_config.cache_key_tag = f"{users}{_MARK}{_total:032x}" if _total else users
 
 
-def _digest(record: OpOverload) -> int:
-    found = hashlib.blake2b(digest_size=16)
-    found.update(f"{record.schema}{record.tags}{record.non_differentiable}".encode())
+def _parts_of(record: OpOverload) -> list[tuple[int, Any]]:
+    """Return the parts of a record, each with its place: the later of two rules of a kind is in force."""
+    return [(-1, None), *enumerate(record.kernels), *enumerate(record.rules)]
+
+
+def _digest(record: OpOverload, place: int, part: Any) -> int:
+    found = hashlib.blake2b(f"{record.qualname} {place} ".encode(), digest_size=16)
     seen: set[int] = set()
-    for kernel in record.kernels:
-        found.update(f"{kernel.key}{kernel.flavour}".encode())
-        if kernel.key == IMPLICIT:
-            _add(found, kernel.fn, seen)
-    for rule in record.rules:
-        found.update(f"{rule.kind}{rule.slot}{rule.flavour}{getattr(rule, 'dtype', '')}".encode())
-        _add(found, rule.fn, seen)
-        _add(found, getattr(rule, "setup_context", None), seen)
+    if part is None:
+        found.update(f"{record.schema}{record.tags}{record.non_differentiable}".encode())
+    elif isinstance(part, Rule):
+        found.update(f"{part.kind}{part.slot}{part.flavour}{getattr(part, 'dtype', '')}".encode())
+        _add(found, part.fn, seen)
+        _add(found, getattr(part, "setup_context", None), seen)
+    else:
+        found.update(f"{part.key}{part.flavour}".encode())
+        if part.key == IMPLICIT:
+            _add(found, part.fn, seen)
     return int.from_bytes(found.digest(), "big")
 
 

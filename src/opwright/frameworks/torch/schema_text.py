@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 def torch_signature(schema: FunctionSchema) -> str:
     """Return the text from the opening parenthesis on."""
+    if all(map(_read_by_torch, schema.arguments)):
+        return schema.signature
     positional = list(schema.positional)
     last = max((index for index, one in enumerate(positional) if not _read_by_torch(one)), default=-1)
     # Torch, as Python, takes no argument without a default after one that has one.
