@@ -348,7 +348,8 @@ def test_19_a_flavour_that_is_never_on_the_device(ns):
     assert str(e.value) == (
         f"kernel of {ns}::f for CUDA has flavour numpy, whose arrays are never on cuda\n"
         f"  registered at: {source_of(scale)}\n"
-        "  to fix: annotate it with arrays that can be on cuda, or pass flavour="
+        "  to fix: annotate it with arrays that can be on cuda, or pass flavour=, "
+        "or let them be copied: register_kernel(..., copy=True)"
     )
 
 

@@ -112,6 +112,20 @@ def test_memory_is_only_shared_where_the_framework_lives():
     assert record.select_kernel("torch", "xpu") is None
 
 
+def test_a_kernel_that_arrays_are_copied_for_comes_last():
+    copying, general = Kernel(len, "CUDA", "numpy", "s.py:1", copies=True), _kernel(ANY, "numpy")
+    anywhere = Kernel(len, ANY, "numpy", "s.py:2", copies=True)
+    for flavour in ("torch", "jax", "cupy"):
+        assert _with(copying, general).select_kernel(flavour, "cuda") is copying
+        assert _with(copying, anywhere).select_kernel(flavour, "cuda") is copying
+        assert _with(copying, _kernel(ANY, flavour)).select_kernel(flavour, "cuda").flavour == flavour
+        assert _with(copying, _kernel(ANY, "torch")).select_kernel(flavour, "cuda").flavour == "torch"
+    assert _with(copying, general).select_kernel("torch", "cpu") is general
+    assert _with(copying).select_kernel("torch", "cpu") is None
+    assert _with(anywhere).select_kernel("torch", "mps") is anywhere
+    assert _with(copying).select_kernel("torch", "mps") is None
+
+
 def test_a_device_that_torch_does_not_know_takes_kernels_for_any_device():
     kernel = _kernel(ANY, "jax")
     assert _with(kernel, _kernel("CPU", "jax")).select_kernel("jax", "tpu") is kernel

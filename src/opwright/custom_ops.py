@@ -12,18 +12,17 @@ from opwright.library import Library
 from opwright.operator import commit_definition
 from opwright.overload import Kernel, OpOverload
 from opwright.parse import parse_schema
+from opwright.placement import check_lives_on, require_device
 from opwright.qualname import parse_qualname
 from opwright.rules.base import names, require_signature
 from opwright.source import source_of
 from opwright.tags import check_tags, tag_names
 from opwright.targets import (
     annotated_flavour_of,
-    check_lives_on,
     compiled_kernel,
     device_keys,
     known_flavour,
     require_callable,
-    require_device,
     require_text,
 )
 from opwright.validate import validate

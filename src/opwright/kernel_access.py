@@ -63,7 +63,7 @@ class BoxedKernel:
         arrays = [argument.name for argument in self._record.schema.arguments if argument.has_tensors]
         first = first_array(values[name] for name in arrays)
         info = catalogue.framework_of_class(first.__class__)
-        return self._kernel.fn if info is None else bridge(self._kernel, load(info.name))
+        return self._kernel.fn if info is None else bridge(self._kernel, load(info.name), self._record.schema)
 
 
 def _computes(key: str) -> bool:

@@ -109,9 +109,10 @@ class Operator(Generic[P, R]):
         /,
         *,
         flavour: str | None = None,
+        copy: bool = False,
     ) -> Any:
         """Register a kernel for device types, as ``opwright.register_kernel`` does."""
-        return register.register_kernel(self, device_types, func, flavour=flavour)
+        return register.register_kernel(self, device_types, func, flavour=flavour, copy=copy)
 
     def register_fake(self, func: Callable[..., Any] | None = None, /, *, flavour: str | None = None) -> Any:
         """Register the fake, as ``opwright.register_fake`` does."""

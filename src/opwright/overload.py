@@ -44,18 +44,28 @@ class Kernel:
         ``file:line`` of the function.
     with_keyset
         Whether torch hands it the dispatch key set as its first argument.
+    copies
+        Whether its author allowed that arrays are copied to the host for it, and results back.
     """
 
-    __slots__ = ("enabled", "flavour", "fn", "key", "source", "with_keyset")
+    __slots__ = ("copies", "enabled", "flavour", "fn", "key", "source", "with_keyset")
 
     def __init__(
-        self, fn: Callable[..., Any], key: str, flavour: str, source: str, *, with_keyset: bool = False
+        self,
+        fn: Callable[..., Any],
+        key: str,
+        flavour: str,
+        source: str,
+        *,
+        with_keyset: bool = False,
+        copies: bool = False,
     ) -> None:
         self.fn = fn
         self.key = key
         self.flavour = flavour
         self.source = source
         self.with_keyset = with_keyset
+        self.copies = copies
         self.enabled = True
 
     def __repr__(self) -> str:
@@ -192,7 +202,8 @@ class OpOverload:
         """Return the kernel for arrays of a framework's flavour on a device type, or None.
 
         In order: that flavour for the device, ``array_api`` for it, that flavour for any device,
-        ``array_api`` for any, then a flavour that shares the device's memory, for it, then for any.
+        ``array_api`` for any, then a flavour that shares the device's memory, for it, then for any; last one
+        that arrays are copied for.
         """
         kernels = [kernel for kernel in self.enabled_kernels() if not kernel.falls_through]
         shared = catalogue.sharing(device_type)
@@ -206,7 +217,8 @@ class OpOverload:
             for kernel in kernels:
                 if kernel.key in keys and kernel.flavour in flavours:
                     return kernel
-        return None
+        copying = (kernel for keys in (device, _ANY_DEVICE) for kernel in kernels if kernel.key in keys)
+        return next((kernel for kernel in copying if kernel.copies), None)
 
     def kernels_text(self) -> str:
         """Return the kernels in force for a message: ``cpu (numpy, file:line)``, one after another."""

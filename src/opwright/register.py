@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import opwright.dispatch  # noqa: F401  (tells the frameworks of what is registered here)
 from opwright import registry
+from opwright.placement import require_device
 from opwright.source import caller, source_of
 from opwright.targets import (
     add_kernel,
@@ -22,7 +23,6 @@ from opwright.targets import (
     owned_by,
     require,
     require_callable,
-    require_device,
     require_differentiable,
     warn_of_own_fake,
 )
@@ -55,6 +55,7 @@ def register_kernel(
     *,
     lib: Any = None,
     flavour: str | None = None,
+    copy: bool = False,
 ) -> Any:
     """Register a kernel for one or more device types, or for every device (``None``).
 
@@ -71,6 +72,9 @@ def register_kernel(
         A ``Library`` that owns the registration.
     flavour
         The arrays that the body takes, where its annotations do not say.
+    copy
+        Whether arrays on a device that the host cannot see may be copied to the host for this kernel, which
+        takes NumPy arrays, and its results back to that device. Otherwise data is never moved.
 
     Raises
     ------
@@ -84,7 +88,7 @@ def register_kernel(
             require_device(record.schema, keys, source_of(fn))
             with all_or_none() as handles:
                 for key in keys:
-                    handle = add_kernel(record, key, fn, flavour=flavour)
+                    handle = add_kernel(record, key, fn, flavour=flavour, copy=copy)
                     handles.append(handle)  # before the next one may raise
             return registry.group(fn, handles, source_of(fn))
 

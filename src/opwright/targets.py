@@ -13,6 +13,7 @@ from opwright.errors import RegistrationError, RegistrationTypeError, Registrati
 from opwright.frameworks.base import load
 from opwright.keys import DEFAULT, DEVICE_TYPES, IMPLICIT, device_of, key_of
 from opwright.overload import Kernel, OpOverload, fallthrough_kernel
+from opwright.placement import check_copies, check_lives_on
 from opwright.registry import Handle, Pending
 from opwright.rules.base import names, require_signature
 from opwright.source import caller, code_of, source_of
@@ -196,6 +197,7 @@ def add_kernel(
     flavour: str | None = None,
     with_keyset: bool = False,
     allow_override: bool = True,
+    copy: bool = False,
 ) -> Handle:
     """Validate and commit one kernel at a dispatch key."""
     what = f"kernel of {record.qualname} for {key}"
@@ -210,10 +212,14 @@ def add_kernel(
     if key == "Meta":
         _require_not_implicit(record, what, source, "a kernel for meta tensors")
     chosen = flavour_of(fn, record, flavour or own, kernel=True) if _computes(key) else flavour or "torch"
-    check_lives_on(what, chosen, key, source)
+    if copy:
+        check_copies(record.schema, what, chosen, key, source)
+    else:
+        check_lives_on(what, chosen, key, source)
     if not allow_override:
         check_held(record, what, key, source)
-    kernel = Kernel(fallthrough_kernel if skips else fn, key, chosen, source, with_keyset=with_keyset)
+    fn = fallthrough_kernel if skips else fn
+    kernel = Kernel(fn, key, chosen, source, with_keyset=with_keyset, copies=copy)
     return registry.add_kernel(record, kernel, allow_override=allow_override)
 
 
@@ -270,19 +276,6 @@ def _require_not_implicit(record: OpOverload, what: str, source: str, thing: str
                 registered=place,
                 got=f"{thing} at {source}",
                 fix="register fakes for the operators that it calls",
-            )
-        )
-
-
-def check_lives_on(what: str, flavour: str, key: str, source: str) -> None:
-    """Raise where arrays of a flavour are never on the device of a kernel's key."""
-    device_type = device_of(key)
-    if device_type is not None and device_type != "meta" and not catalogue.lives_on(flavour, device_type):
-        raise RegistrationValueError(
-            layout(
-                f"{what} has flavour {flavour}, whose arrays are never on {device_type}",
-                registered=source,
-                fix=f"annotate it with arrays that can be on {device_type}, or pass flavour=",
             )
         )
 
@@ -372,18 +365,3 @@ def all_or_none() -> Iterator[list[Handle]]:
 
     with registry.lock, registry.undone_on_error(undo):
         yield handles
-
-
-def require_device(schema: FunctionSchema, keys: list[str], source: str) -> None:
-    """Raise where an operator without Tensor inputs has device kernels and no ``device`` parameter."""
-    if keys == [DEFAULT] or any(argument.has_tensors for argument in schema.arguments):
-        return
-    if not any(a.name == "device" and a.base == "Device" for a in schema.arguments):
-        raise RegistrationValueError(
-            layout(
-                f"{schema.qualname} has no Tensor inputs, so kernels for device types cannot be told apart",
-                expected="a parameter 'device: torch.device' (schema: Device device)",
-                got=str(schema),
-                registered=source,
-            )
-        )

@@ -86,6 +86,36 @@ def test_kernels_of_numba(ns):
         assert (out == x * 2).all()
 
 
+def test_numpy_kernels_that_arrays_may_be_copied_for(ns):
+    np = pytest.importorskip("numpy")
+    ow.define(f"{ns}::add", "(Tensor x, Tensor(a!) total) -> Tensor")
+
+    @ow.register_kernel(f"{ns}::add", ("cpu", "cuda"), copy=True)
+    def add(x: np.ndarray, total: np.ndarray) -> np.ndarray:
+        total += x
+        return np.asfortranarray(x * 2)
+
+    ow.register_fake(f"{ns}::add", lambda x, total: ow.empty_like(x))
+    op = getattr(ow.ops, ns).add
+    for make in arrays():
+        for _ in range(4):
+            x, total = make(), make()
+            out = op(x, total)
+            assert type(out) is type(x)
+            assert out.device == x.device
+            assert (out == x * 2).all()
+            assert (total == x * 2).all()
+    x, total = torch.arange(8.0, device="cuda").reshape(2, 4), torch.zeros(4, 2, device="cuda").T
+    compiled = torch.compile(lambda x, total: op(x + 1, total) * 2, fullgraph=True, backend="aot_eager")
+    for call in (op, compiled):
+        total.zero_()
+        out = call(x, total)
+        plus = 0 if call is op else 1
+        assert out.is_cuda
+        assert torch.equal(out, (x + plus) * (2 + 2 * plus))
+        assert torch.equal(total, x + plus)
+
+
 def test_jax_arrays_on_torch_and_triton_kernels(ns):
     jax = pytest.importorskip("jax", reason="needs jax")
     triton = pytest.importorskip("triton", reason="needs triton")

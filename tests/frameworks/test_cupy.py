@@ -73,7 +73,7 @@ CUPY = """
     cupy = types.ModuleType("cupy")
     cupy.ndarray = ndarray
     cupy.asnumpy = lambda a: a.array
-    cupy.asarray = lambda a: ndarray(np.asarray(a))
+    cupy.asarray = lambda a: ndarray(np.asarray(a), Device.current)
     cupy.from_dlpack = lambda a: ndarray(np.from_dlpack(a))
     cupy.may_share_memory = lambda a, b: np.may_share_memory(a.array, b.array)
     cupy.cuda = types.ModuleType("cupy.cuda")
@@ -197,6 +197,42 @@ def test_functions_that_take_any_dlpack_array():
 
         out = ow.ops.c.scale(x, 3.0)
         assert type(out) is ndarray and (out.array == x.array * 3).all()
+    """)
+
+
+def test_a_numpy_kernel_that_arrays_may_be_copied_for():
+    imitated("""
+        cupy.asnumpy = lambda a: a.array.copy()
+        ndarray.__setitem__ = lambda self, index, other: self.array.__setitem__(index, other.array)
+        op = ow.custom_op("c::host", lambda x: x + 1, mutates_args=(), schema="(Tensor x) -> Tensor",
+                          flavour="numpy")
+        y = ndarray(np.arange(4.0), device=1)
+        try:
+            op(y)
+        except NotImplementedError as error:
+            assert "no kernel for cupy arrays on cuda" in str(error), error
+        else:
+            raise AssertionError("data was moved unasked")
+        seen = []
+        op.register_kernel("cuda", lambda x: seen.append(type(x)) or x + 2, copy=True)
+        for _ in range(4):
+            out = op(y)
+            assert type(out) is ndarray and out.device.id == 1 and out.array.tolist() == [2, 3, 4, 5]
+        assert seen == [np.ndarray] * 4
+        assert op(np.zeros(2)).tolist() == [1, 1]
+
+        ow.define("c::add_", "(Tensor(a!) x, Tensor y, *, Tensor(b!)[] out) -> Tensor(a!)")
+
+        @ow.register_kernel("c::add_", "cuda", flavour="numpy", copy=True)
+        def add_(x, y, *, out):
+            x += y
+            out[0][...] = x * 2
+            y += 100
+            return x
+
+        out = ndarray(np.zeros(4), device=1)
+        assert ow.ops.c.add_(y, y * 10, out=[out]) is y
+        assert y.array.tolist() == [0, 11, 22, 33] and out.array.tolist() == [0, 22, 44, 66]
     """)
 
 

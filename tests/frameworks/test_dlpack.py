@@ -93,6 +93,10 @@ def test_mutated_arguments(ns):
     negative = torch.zeros(2, dtype=torch.complex64).conj().imag
     op(torch.ones(2), 2.0, negative)
     assert negative.tolist() == [2, 2]
+    for call in (op, getattr(torch.ops, ns).scale_):
+        for target in (torch.zeros(2, 3).T, torch.zeros(4)[::2], torch.zeros(1, 2).squeeze(0)):
+            assert call(torch.ones(target.shape), 2.0, target) is target
+            assert (target == 2).all()
 
 
 def test_the_flavour_has_no_arrays_of_its_own():

@@ -102,6 +102,10 @@ def _placed(gpu: Probe, sample: Sample, run: Run) -> Iterator[Finding]:
 
 def _inside(gpu: Probe, sample: Sample) -> Iterator[Finding]:
     """Yield copies between devices, and waiting for the GPU, inside the kernel."""
+    kernel = gpu.record.select_kernel(gpu.adapter.name, "cuda")
+    if kernel is not None and kernel.copies:
+        gpu.skip("its kernel takes copies on the host, as its author allowed")
+        return
     moved = gpu.adapter.copies(gpu.record, gpu.values(sample))
     if isinstance(moved, Unsupported):
         gpu.skip(moved.reason)

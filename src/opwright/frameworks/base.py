@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from opwright.overload import Kernel, OpOverload
     from opwright.rules.base import Rule
+    from opwright.schema import FunctionSchema
 
 RULE_KINDS = ("fake", "autograd", "jvp", "vmap", "autocast", "torch_dispatch", "functionalization")
 """The kinds of rule that every framework lowers or declares unsupported with a reason."""
@@ -107,6 +109,10 @@ class Framework(ABC):
     def from_numpy(self, array: Any) -> Any:
         """Return an array of this framework of a NumPy array, of the same memory where possible."""
 
+    def from_host(self, array: Any, like: Any) -> Any:
+        """Return an array of this framework with a copy of a NumPy array, on the device of ``like``."""
+        return self.from_numpy(array)
+
     @abstractmethod
     def from_dlpack(self, array: Any) -> Any:
         """Return an array of this framework of any array that exports DLPack, of the same memory."""
@@ -141,6 +147,8 @@ class Framework(ABC):
             if kernel is not None:
                 own = kernel.flavour in (self.flavour, catalogue.ARRAY_API)
                 how = "called directly" if own else "called on the same memory"
+                if kernel.copies and kernel.flavour not in catalogue.sharing(str(device_type)):
+                    how = "copied to the host and back"
                 found[str(device_type)] = f"{how} ({kernel.flavour}, {kernel.source})"
         return found
 
@@ -284,12 +292,13 @@ def ensure_attached(framework: Framework, record: OpOverload) -> None:
             raise
 
 
-def bridge(kernel: Kernel, framework: Framework) -> Callable[..., Any]:
+def bridge(kernel: Kernel, framework: Framework, schema: FunctionSchema | None = None) -> Callable[..., Any]:
     """Return a function that runs a kernel of another flavour on a framework's arrays.
 
     Arrays go over by DLPack, or by NumPy's own memory, without a copy; lists are converted element by
     element, everything else passes through. On a GPU the kernel's framework queues its work on the stream
-    of the caller's: neither waits for the other.
+    of the caller's: neither waits for the other. For a kernel that may have copies, the arguments that the
+    ``schema`` says are mutated are written back.
     """
     if kernel.flavour in (framework.flavour, catalogue.ARRAY_API):
         return kernel.fn
@@ -300,11 +309,15 @@ def bridge(kernel: Kernel, framework: Framework) -> Callable[..., Any]:
     def cross(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         moved, named = there(args), there(kwargs)
         out = fn(*moved, **named)
+        for copied, given in () if write is None else _pairs(write(moved, named), write(args, kwargs)):
+            given[...] = framework.from_host(copied, given)
         # A mutated argument that is returned is the caller's own object again.
-        own = {id(array): given for array, given in _pairs((moved, named), (args, kwargs))}
+        pairs = _pairs((moved, named), (args, kwargs))
+        own = {id(array): given for array, given in pairs}
+        home = crossing(other, framework, pairs[0][1]) if kernel.copies and pairs else back
         if out.__class__ in (list, tuple):
-            return out.__class__(own[id(one)] if id(one) in own else back(one) for one in out)
-        return own[id(out)] if id(out) in own else back(out)
+            return out.__class__(own[id(one)] if id(one) in own else home(one) for one in out)
+        return own[id(out)] if id(out) in own else home(out)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         place = None if own_streams else _place(framework, (*args, *kwargs.values()))
@@ -313,8 +326,15 @@ def bridge(kernel: Kernel, framework: Framework) -> Callable[..., Any]:
         with other.on_stream(*place):
             return cross(args, kwargs)
 
+    write = partial(_mutated, schema) if kernel.copies and schema is not None and schema.mutated else None
     own_streams = type(framework).stream_of is Framework.stream_of
     return call
+
+
+def _mutated(schema: FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the values of the arguments that a schema mutates."""
+    found = [value for a, value in zip(schema.positional, args, strict=False) if a.is_write]
+    return [*found, *(kwargs[a.name] for a in schema.keyword_only if a.is_write and a.name in kwargs)]
 
 
 def _pairs(moved: Any, given: Any) -> list[tuple[Any, Any]]:
@@ -339,9 +359,15 @@ def _place(framework: Framework, values: Sequence[Any]) -> tuple[int, int] | Non
     return None
 
 
-def crossing(giver: Framework, taker: Framework) -> Callable[[Any], Any]:
-    """Return the function that turns a giver's arrays into a taker's, in lists and tuples too."""
-    if taker.flavour == "numpy":
+def crossing(giver: Framework, taker: Framework, like: Any = None) -> Callable[[Any], Any]:
+    """Return the function that turns a giver's arrays into a taker's, in lists and tuples too.
+
+    NumPy arrays go to the device of the array ``like`` where one is given.
+    """
+    one: Callable[[Any], Any]
+    if like is not None:
+        one = partial(taker.from_host, like=like)
+    elif taker.flavour == "numpy":
         one = giver.to_numpy
     elif giver.flavour == "numpy":
         one = taker.from_numpy

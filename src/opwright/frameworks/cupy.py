@@ -178,6 +178,10 @@ class CuPyFramework(Framework):
     def from_numpy(self, array: Any) -> Any:
         return cupy.asarray(array)
 
+    def from_host(self, array: Any, like: Any) -> Any:
+        with like.device:
+            return cupy.asarray(array)
+
     def from_dlpack(self, array: Any) -> Any:
         return cupy.from_dlpack(array)
 

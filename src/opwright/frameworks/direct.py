@@ -133,7 +133,7 @@ class _Specialised:
         self.lent = not self.own and kernel.flavour != catalogue.ARRAY_API
         taker = direct.framework if kernel.flavour == catalogue.ARRAY_API else of_flavour(kernel.flavour)
         self.convert = taker.convert
-        fn = direct.around(bridge(kernel, direct.framework))
+        fn = direct.around(bridge(kernel, direct.framework, record.schema))
         self.function = (lambda *args, **kwargs: fn(None, *args, **kwargs)) if kernel.with_keyset else fn
 
     def callable(self) -> Callable[..., Any]:

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 import opwright as ow
-from opwright.frameworks.jax import kernels
+from opwright.frameworks.jax import invoke, kernels, lowering, primitive
+from opwright.frameworks.jax.call import Call
+from opwright.frameworks.jax.framework import FRAMEWORK
 
+_counter = iter(range(1000))
 X = jnp.asarray([0.5, -1.25, 2.0])
 WRAPS = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
 
@@ -173,6 +176,54 @@ def test_cuda_kernels_on_xlas_buffers_and_stream(flavour):
     np.testing.assert_allclose(f(x), x + 50)
     np.testing.assert_array_equal(op(x), 2 * x)
     np.testing.assert_array_equal(jax.jit(jax.grad(lambda x: op(x).sum()))(x), np.full(x.shape, 2))
+
+
+def copying():
+    op = ow.custom_op(
+        f"jaxk::copying{next(_counter)}",
+        lambda x: x * 0,
+        mutates_args=(),
+        device_types="cpu",
+        schema="(Tensor x) -> Tensor",
+        flavour="numpy",
+    )
+    op.register_fake(ow.empty_like)
+    op.register_autograd(lambda ctx, g: g * 2)
+    op.register_kernel("cuda", lambda x: np.asarray(x) * np.float32(2), copy=True)
+    return op
+
+
+def test_the_route_of_a_kernel_that_arrays_are_copied_for():
+    op = copying()
+    assert FRAMEWORK.routes(op._record)["cuda"].startswith("pure_callback, copies both ways (numpy, ")
+    plan = Call(op._record, (0,)).plan("cuda")
+    assert lowering.route(plan, "cuda", [X.dtype], None) == "pure_callback"
+
+
+@pytest.mark.filterwarnings("ignore::opwright.frameworks.jax.vmap.NoVmapRuleWarning")
+def test_a_kernel_that_arrays_are_copied_for_where_the_cpu_is_taken_for_a_gpu(monkeypatch):
+    op = copying()
+    monkeypatch.setitem(lowering.PLATFORMS, "cpu", "cuda")
+    monkeypatch.setattr(primitive, "device_type_of", lambda array: "cuda")
+    monkeypatch.setattr(invoke, "device_type_of", lambda array: "cuda")
+    for f in (op, jax.jit(op)):
+        for _ in range(4):
+            np.testing.assert_array_equal(f(X), X * 2)
+    np.testing.assert_array_equal(jax.jit(jax.grad(lambda x: op(x).sum()))(X), [2] * 3)
+    np.testing.assert_array_equal(jax.jit(jax.vmap(op))(jnp.stack([X, X])), jnp.stack([X, X]) * 2)
+
+
+@pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore::opwright.frameworks.jax.vmap.NoVmapRuleWarning")
+def test_a_kernel_that_arrays_are_copied_for_on_a_gpu():
+    op, gpu = copying(), jax.devices("gpu")[0]
+    x = jax.device_put(X, gpu)
+    for f in (op, jax.jit(op), jax.jit(jax.vmap(op)), jax.jit(jax.grad(lambda x: op(x).sum()))):
+        for _ in range(4):
+            got = f(x)
+            assert got.devices() == {gpu}
+    np.testing.assert_array_equal(op(x), X * 2)
+    np.testing.assert_array_equal(jax.jit(op)(x), X * 2)
 
 
 @pytest.mark.cuda

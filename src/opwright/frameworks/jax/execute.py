@@ -117,11 +117,13 @@ def run_here(plan: Plan, arrays: Sequence[Any]) -> list[Any] | None:
     where = placement(arrays)
     if where is None:
         return None
-    return run_on_host(plan, arrays, where) if where[0].platform == "cpu" else run_on_device(plan, arrays)
+    if where[0].platform == "cpu" or plan.flavour == "numpy":
+        return run_on_host(plan, arrays, where)
+    return run_on_device(plan, arrays)
 
 
 def run_on_host(plan: Plan, arrays: Sequence[Any], where: tuple[Any, bool]) -> list[Any]:
-    """Call a host kernel on concrete arrays and return JAX arrays."""
+    """Call a host kernel on concrete arrays, copied to the host if need be, and return JAX arrays."""
     results = on_numpy(plan)([np.asarray(array) for array in arrays], None)
     outs = []
     while results:

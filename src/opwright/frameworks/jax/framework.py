@@ -85,6 +85,10 @@ class JAXFramework(Framework):
         """Return an array with a copy of NumPy's: JAX's arrays never change, NumPy's may."""
         return jax.numpy.array(array)
 
+    def from_host(self, array: Any, like: Any) -> Any:
+        """Return an array with a copy of NumPy's, on the device of another array."""
+        return jax.device_put(np.array(array), next(iter(like.devices())))
+
     def from_dlpack(self, array: Any) -> Any:
         """Return an array of the memory of another library's."""
         return jax.dlpack.from_dlpack(array)

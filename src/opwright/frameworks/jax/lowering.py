@@ -30,6 +30,8 @@ def route(plan: Plan, device_type: str, dtypes: Sequence[Any], target: ffi.Targe
     """Return the name of the route that a plan takes for operands and outputs of these dtypes."""
     if plan.inline:
         return "inlined"
+    if plan.flavour == "numpy" and device_type != "cpu":
+        return "pure_callback"  # its author allowed copies, or it were not chosen
     if device_type == "cpu" and target is not None and ffi.usable(dtypes):
         return "tvm-ffi"
     if device_type in ("cpu", "cuda") and callbacks.has_buffers():
@@ -74,7 +76,7 @@ def traceable(
         return ffi.through_target(target, plan.impure, shapes)
     if export:
         raise callbacks.not_exportable(plan.title)
-    if device_type == "cuda":
+    if device_type == "cuda" and plan.flavour != "numpy":
         if chosen != "buffer_callback":
             raise UnsupportedError(
                 layout(
@@ -129,6 +131,8 @@ def routes(record: OpOverload) -> dict[str, str]:
             chosen = "inlined"
         elif device_type == "cpu" and ffi.usable(()):
             chosen = "tvm-ffi"
+        elif kernel.flavour == "numpy" and device_type != "cpu":
+            chosen = "pure_callback"
         else:
             chosen = "buffer_callback" if callbacks.has_buffers() else "pure_callback"
         carries = (

@@ -121,7 +121,7 @@ def make_runner(state: Lowered, device_type: str) -> Run:
         return fake.make_runner(state)
     kernel = record.select_kernel("torch", device_type)
     if kernel is not None:
-        run = kernel_runner(state, kernel)
+        run = kernel_runner(state, kernel, device_type)
     else:
         fallback = record.fallbacks.get(key_of(device_type) or "")
         if fallback is None:
@@ -130,9 +130,9 @@ def make_runner(state: Lowered, device_type: str) -> Run:
     return run if device_type == "cpu" else _on_device(state, device_type, run)
 
 
-def kernel_runner(state: Lowered, kernel: Kernel) -> Run:
-    """Return a kernel made ready, whatever the flavour of its arrays."""
-    if kernel.flavour == "numpy":
+def kernel_runner(state: Lowered, kernel: Kernel, device_type: str | None) -> Run:
+    """Return a kernel made ready for a device type, or any, whatever the flavour of its arrays."""
+    if kernel.flavour == "numpy" and (device_type == "cpu" or not kernel.copies):
         return numpy_kernel.make_runner(state, kernel)
     return _own_runner(state, kernel) if kernel.flavour in _OWN else _bridged_runner(state, kernel)
 
@@ -169,9 +169,12 @@ def choice_coercions(state: Lowered) -> list[tuple[int, Callable[[Any], Any]]]:
 
 
 def _bridged_runner(state: Lowered, kernel: Kernel) -> Run:
-    """Return the runner of a kernel of another flavour: arrays go over by DLPack, of the same memory."""
+    """Return the runner of a kernel of another flavour: arrays go over by DLPack, of the same memory.
+
+    Those of a kernel that may have copies go over as such, and back.
+    """
     record = state.record
-    if record.schema.mutated and kernel.flavour not in _WRITABLE:
+    if record.schema.mutated and kernel.flavour not in _WRITABLE and not kernel.copies:
         raise UnsupportedError(
             layout(
                 f"kernel of {record.qualname} has flavour {kernel.flavour} and mutates torch tensors",
@@ -180,7 +183,7 @@ def _bridged_runner(state: Lowered, kernel: Kernel) -> Run:
                 fix="register a kernel with torch.Tensor or np.ndarray annotations for this operator",
             )
         )
-    fn = bridge(kernel, load("torch"))
+    fn = bridge(kernel, load("torch"), record.schema)
     check = output_check(state, kernel)
     other = of_flavour(kernel.flavour)
     convert = [
@@ -211,11 +214,11 @@ def _given_again(state: Lowered, flat: tuple[Any, ...], values: list[Any], out: 
 
 
 def _write_back(value: Any, detached: Any) -> None:
-    """Copy into a tensor what was written, where the kernel had a copy: of a conjugated or negated one."""
+    """Copy into a tensor what was written, where the kernel had a dense copy of it."""
     if value.__class__ in (list, tuple):
         for one, its in zip(value, detached, strict=True):
             _write_back(one, its)
-    elif isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg()):
+    elif isinstance(value, torch.Tensor) and value.data_ptr() != detached.data_ptr():
         value.detach().copy_(detached)
 
 

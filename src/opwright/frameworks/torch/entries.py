@@ -168,7 +168,8 @@ class Entries:
         device = tensors[0].device
         if kernel.flavour in eager.OWN_FLAVOURS:
             return _on_device(kernel.fn, device)
-        direct = bridged.make(self._state, kernel, tensors) if kernel.flavour == "numpy" else None
+        on_host = kernel.flavour == "numpy" and device.type == "cpu"
+        direct = bridged.make(self._state, kernel, tensors) if on_host else None
         if direct is not None:
             return direct
         run = backend.make_runner(self._state, device.type)

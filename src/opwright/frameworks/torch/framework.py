@@ -103,6 +103,9 @@ class TorchFramework(Framework):
     def from_numpy(self, array: Any) -> Any:
         return from_numpy(array, keep_strides=True)  # a kernel may write to it
 
+    def from_host(self, array: Any, like: Any) -> Any:
+        return from_numpy(array).to(like.device)
+
     def from_dlpack(self, array: Any) -> Any:
         return torch.from_dlpack(array)
 

@@ -10,6 +10,7 @@ import torch
 
 from opwright.errors import RegistrationError, layout
 from opwright.frameworks.torch import backend, private
+from opwright.keys import device_of
 from opwright.overload import Kernel
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def kernel_at(state: Lowered, kernel: Kernel) -> Callable[..., Any]:
         return fallthrough
     leading = 1 if kernel.with_keyset else 0
     fn, flat_of, apply = kernel.fn, state.flat, state.apply
+    device_type = device_of(kernel.key)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return apply(fn, flat_of(args[leading:], kwargs), *args[:leading])
@@ -110,11 +112,11 @@ def kernel_at(state: Lowered, kernel: Kernel) -> Callable[..., Any]:
     def converted_with_keys(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         # Made for each call: the dispatch keys are part of what runs, and few kernels ask for them.
         bound = Kernel(partial(fn, keyset), kernel.key, kernel.flavour, kernel.source)
-        return backend.kernel_runner(state, bound)(flat_of(args, kwargs))
+        return backend.kernel_runner(state, bound, device_type)(flat_of(args, kwargs))
 
     if kernel.flavour in ("torch", "array_api"):
         return private.never_traced(call)
     if kernel.with_keyset:
         return private.never_traced(converted_with_keys)
-    run = backend.kernel_runner(state, kernel)
+    run = backend.kernel_runner(state, kernel, device_type)
     return private.never_traced(converted)
