@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from typing import Literal, Optional
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.errors import ArgumentError, NoKernelError, OutputError
+from opwright.frameworks.torch import backend, private
 from opwright.frameworks.torch.lowered import lowered_of
 
 NS = "torch_backend"
@@ -189,3 +191,50 @@ def test_the_device_of_the_tensors_is_current(route):
     for _ in range(2):
         route(op)(torch.ones(2, device=f"cuda:{last}"))
         assert seen.pop() == last
+
+
+class Devices:
+    """Stands for ``torch.cpu`` on a machine that has several."""
+
+    def __init__(self, count, current):
+        self.count, self.current, self.entered = count, current, []
+
+    def device_count(self):
+        return self.count
+
+    def current_device(self):
+        return self.current
+
+    def device(self, device):
+        self.entered.append(device)
+        return contextlib.nullcontext()
+
+
+@pytest.mark.parametrize(
+    ("count", "current", "entered"),
+    [(1, 1, []), (2, -1, []), (2, None, []), (2, 1, [torch.device("cpu")])],
+    ids=["one device", "current, as its number", "current, as its index", "another is current"],
+)
+def test_the_device_of_the_tensors_is_made_current_where_there_are_several(
+    monkeypatch, count, current, entered
+):
+    devices = Devices(count, current)
+    monkeypatch.setattr(torch, "cpu", devices)
+    run = backend._on_device(lowered_of(one._record), "cpu", lambda flat: flat[0] + 1)
+    assert run((torch.ones(2),)).tolist() == [2.0, 2.0]
+    assert devices.entered == entered
+
+
+def test_a_kernel_for_all_devices_is_looked_up_once_where_none_has_to_be_made_current(monkeypatch):
+    for several, kept in ((False, True), (True, False)):
+        monkeypatch.setattr(private, "several_devices", lambda several=several: several)
+        op = ow.custom_op(f"{NS}::kept", lambda x: x + 1, mutates_args=(), schema="(Tensor x) -> Tensor")
+        assert torch.ops.torch_backend.kept(torch.ones(2)).tolist() == [2.0, 2.0]
+        assert ("run" in lowered_of(op._record).cache) == kept
+
+
+def test_meta_tensors_first_leave_nothing_to_run_on_others():
+    op = ow.custom_op(f"{NS}::meta", lambda x: x + 1, mutates_args=(), schema="(Tensor x) -> Tensor")
+    op.register_fake(lambda x: torch.empty_like(x))
+    assert torch.ops.torch_backend.meta(torch.ones(2, device="meta")).is_meta
+    assert torch.ops.torch_backend.meta(torch.ones(2)).tolist() == [2.0, 2.0]

@@ -30,7 +30,6 @@ Run = Callable[[tuple[Any, ...]], Any]
 
 _OWN = ("torch", "array_api")
 _WRITABLE = ("cupy", "dlpack")  # their arrays of a tensor's memory can be written to
-_SEVERAL_DEVICES = torch.backends.cuda.is_built() or torch.xpu._is_compiled()  # noqa: SLF001
 
 
 def make_kernel(state: Lowered) -> Callable[..., Any]:
@@ -79,7 +78,7 @@ def runner_for(state: Lowered, flat: Sequence[Any]) -> Run:
     if run is None:
         run = make_runner(state, device_type)
         state.cache["run", device_type] = run
-        if _same_everywhere(state):
+        if device_type != "meta" and _same_everywhere(state):
             state.cache["run"] = run
     return run
 
@@ -87,7 +86,7 @@ def runner_for(state: Lowered, flat: Sequence[Any]) -> Run:
 def _same_everywhere(state: Lowered) -> bool:
     """Return whether a call's device decides nothing: one kernel of torch's for all, one device a type."""
     enabled = list(state.record.enabled_kernels())
-    if len(enabled) != 1 or not state.tensors or _SEVERAL_DEVICES:
+    if len(enabled) != 1 or not state.tensors or private.several_devices():
         return False
     return enabled[0].key in (DEFAULT, IMPLICIT) and enabled[0].flavour in _OWN
 
@@ -231,15 +230,22 @@ def _detached(value: Any) -> Any:
 def _on_device(state: Lowered, device_type: str, run: Run) -> Run:
     """Return ``run`` with the device of its tensors made current, where a device type has several."""
     module: Any = getattr(torch, device_type, None)
-    if not hasattr(module, "current_device") or not hasattr(module, "device"):
+    if not all(hasattr(module, name) for name in ("current_device", "device", "device_count")):
         return run
+    if module.device_count() <= 1:
+        return run
+    current = private.cuda_device if device_type == "cuda" else module.current_device
+    leading = state.tensors[0] if state.tensors else None
 
     def on_device(flat: tuple[Any, ...]) -> Any:
+        first = None if leading is None else flat[leading]
+        if isinstance(first, torch.Tensor) and first.get_device() == current():  # -1 on the CPU
+            return run(flat)
         for index in state.tensors:
             for tensor in tensors_in(flat[index]):
                 device = tensor.device
                 if device.type == device_type:
-                    if device.index == module.current_device():
+                    if device.index == current():
                         return run(flat)
                     with module.device(device):
                         return run(flat)

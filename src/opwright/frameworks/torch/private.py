@@ -255,6 +255,13 @@ dispatch_modes: Callable[[], Any] = getattr(torch._C, "_len_torch_dispatch_stack
 cuda_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)  # noqa: SLF001
 
 
+def several_devices() -> bool:
+    """Return whether this machine has several devices of one type, one of which is current."""
+    accelerator = torch.accelerator.current_accelerator()
+    module = None if accelerator is None else torch.get_device_module(accelerator)
+    return bool(getattr(module, "device_count", int)() > 1)
+
+
 def _stand_in_stream(device: int) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
 
