@@ -174,6 +174,24 @@ def schema_type_of_class(cls: type) -> tuple[str, str | None] | None:
     return meaning
 
 
+def opaque_class(name: str) -> tuple[type, bool] | None:
+    """Return the class that a loaded framework knows by a dotted schema type, and whether it is constant.
+
+    None where none has one of that name.
+    """
+    for cls, entry in _opaque_classes():
+        if entry.class_name == name:
+            return cls, entry.opaque_typ == "value"
+    return None
+
+
+def _opaque_classes() -> list[tuple[type, Any]]:
+    """Return the opaque classes that loaded frameworks know, each with what is known of it."""
+    tables = [_lookup(*info.opaque) for info in _infos if info.opaque[0] and loaded(info)]
+    pairs = [pair for table in tables for pair in list(getattr(table, "items", tuple)())]
+    return [(cls, entry) for cls, entry in pairs if hasattr(entry, "opaque_typ")]
+
+
 def register(info: FrameworkInfo) -> None:
     """Add a framework; a `DuplicateError` where another one has its name or one of its flavours."""
     global _infos
@@ -228,6 +246,10 @@ def _find_schema_type(cls: type) -> tuple[str, str | None] | None:
             for module, qualname, name in info.types:
                 if _descends(cls, module, qualname):
                     return name, None
+    opaque = dict(_opaque_classes())
+    for base in cls.__mro__:
+        if base in opaque:
+            return opaque[base].class_name, None
     return None
 
 

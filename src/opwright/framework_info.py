@@ -25,6 +25,9 @@ class FrameworkInfo:
         Public paths and schema types ``(module, qualname, type)`` of its other annotations.
     constants
         Names of the frameworks whose arrays it takes beside its own, as constants.
+    opaque
+        Private path of its table of opaque classes: from the class to an object whose ``class_name`` is
+        the schema type, and whose ``opaque_typ`` is ``"value"`` for constants.
     device_types
         The device types that its arrays live on, in torch's words; ``None`` for any.
     shares
@@ -39,7 +42,7 @@ class FrameworkInfo:
 
     __slots__ = (
         "annotations", "array_classes", "constants", "device_types", "distribution", "flavours", "install",
-        "module", "name", "namespace", "package", "shares", "transforms", "types",
+        "module", "name", "namespace", "opaque", "package", "shares", "transforms", "types",
     )  # fmt: skip
     name: str
     package: str
@@ -49,6 +52,7 @@ class FrameworkInfo:
     annotations: tuple[tuple[str, str, str], ...]
     types: tuple[tuple[str, str, str], ...]
     constants: tuple[str, ...]
+    opaque: tuple[str, str]
     device_types: tuple[str, ...] | None
     shares: tuple[str, ...]
     flavours: tuple[str, ...]
@@ -67,6 +71,7 @@ class FrameworkInfo:
         annotations: tuple[tuple[str, str, str], ...] = (),
         types: tuple[tuple[str, str, str], ...] = (),
         constants: tuple[str, ...] = (),
+        opaque: tuple[str, str] = ("", ""),
         device_types: tuple[str, ...] | None = None,
         shares: tuple[str, ...] = (),
         flavours: tuple[str, ...] | None = None,
@@ -83,6 +88,7 @@ class FrameworkInfo:
             "annotations": tuple(annotations),
             "types": tuple(types),
             "constants": tuple(constants),
+            "opaque": tuple(opaque),
             "device_types": None if device_types is None else tuple(device_types),
             "shares": tuple(shares),
             "flavours": (name,) if flavours is None else tuple(flavours),
@@ -130,6 +136,7 @@ BUILT_IN = (
             ("torch", "SymFloat", "float"),
             ("torch", "SymBool", "bool"),
         ),
+        opaque=("torch._library.opaque_object", "_OPAQUE_TYPES"),
         device_types=None,
         shares=("cpu", "cuda"),
         transforms=(("vjp", "torch.func.vjp"), ("jvp", "torch.func.jvp"), ("vmap", "torch.vmap")),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin
 
+from opwright import catalogue
 from opwright.defaults import Default, Mismatch
 from opwright.errors import RegistrationTypeError, SchemaError, layout
 from opwright.hints import Meaning, default_of, flavours_in, meaning_of, show, unwrap
@@ -248,6 +249,13 @@ class _Reader:
         if meaning.choices is not None or (isinstance(inner, ListType) and inner.size is not None):
             self.refuse(
                 f"Return has unsupported type {show(whole)}.", "return plain values, one for each element"
+            )
+        name = str(meaning.type.leaf())
+        opaque = catalogue.opaque_class(name) if "." in name else None
+        if opaque is not None and opaque[1]:
+            self.refuse(
+                f"Return has unsupported type {show(whole)}.",
+                'return what it is made from; only a class registered with typ="reference" can be returned',
             )
         return Return(meaning.type)
 

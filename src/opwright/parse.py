@@ -3,6 +3,7 @@
 * The grammar is that of torch, ``#`` comments and line breaks included; what torch prints reads back.
 * Lower-case names of types that are no types are type variables here, since torch's own operators have
   them; ``validate`` refuses them in an operator of ours.
+* A dotted name is a class: one of torch's own, or one that was registered with a loaded framework.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from keyword import iskeyword
 from typing import Any
 
+from opwright import catalogue
 from opwright.defaults import INT64, Default, Mismatch, Word, takes_word, unquote
 from opwright.qualname import parse_qualname
 from opwright.schema import (
@@ -27,10 +29,6 @@ from opwright.schema import (
 from opwright.tokens import END, Tokens, visible
 from opwright.typenames import BASE_TYPES, GENERIC_TYPES, hint_for
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
 __all__ = ["parse_qualname", "parse_schema"]
 
 _NUMBER = re.compile(r"-?[\d.]", re.ASCII)
@@ -46,7 +44,6 @@ def parse_schema(
     *,
     name_required: bool = True,
     namespace: str | None = None,
-    opaque: Collection[str] = (),
 ) -> FunctionSchema:
     """Read a schema.
 
@@ -58,8 +55,6 @@ def parse_schema(
         If false, a bare ``(Tensor x) -> Tensor`` is read too; its name is empty.
     namespace
         Where given, ``name(...) -> ...`` is read and gets this namespace; another one is refused.
-    opaque
-        Dotted names of further types that are known, such as classes registered with torch.
 
     Raises
     ------
@@ -72,7 +67,7 @@ def parse_schema(
     >>> schema.name, schema.arguments[1].default.value, str(schema)
     ('ns::f', 1.0, 'ns::f(Tensor x, float eps=1) -> Tensor')
     """
-    reader = _Reader(text, opaque)
+    reader = _Reader(text)
     name, overload = "", ""
     if name_required or reader.tokens[0] != "(":
         name, overload = reader.name(namespace)
@@ -87,11 +82,7 @@ def parse_schema(
 class _Reader(Tokens):
     """What has been read of one text: the rules of the grammar, one method each."""
 
-    __slots__ = ("opaque",)
-
-    def __init__(self, text: str, opaque: Collection[str]) -> None:
-        super().__init__(text)
-        self.opaque = opaque
+    __slots__ = ()
 
     # ------------------------------------------------------------------------------------- the parts
 
@@ -287,8 +278,8 @@ class _Reader(Tokens):
         hint = hint_for(word, self.tokens[self.at + 1 :])
         known = (
             word.startswith(_CLASS)
-            or word in self.opaque
             or ("." not in word and word[0].islower() and not hint)
+            or ("." in word and catalogue.opaque_class(word) is not None)
         )
         if not known:
             self.fail(

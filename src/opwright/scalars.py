@@ -11,6 +11,7 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
+from opwright import catalogue
 from opwright.errors import ArgumentError, ArgumentValueError, layout
 from opwright.schema import Argument, BaseType, ListType, OptionalType, Type
 
@@ -136,7 +137,17 @@ def _of_type(type_: Type, convert: Callable[[str, Any], Any] | None) -> Coercion
         return _CONVERTERS[name]
     if name in ("ScalarType", "Device") and convert is not None:
         return lambda value: _refusing(convert, name, value)
-    return lambda value: value
+    opaque = catalogue.opaque_class(name) if "." in name else None
+    return (lambda value: value) if opaque is None else _of_class(opaque[0])
+
+
+def _of_class(cls: type) -> Coercion:
+    def coerce(value: Any) -> Any:
+        if isinstance(value, cls):
+            return value
+        raise _Refused(f"must be a {cls.__name__}")
+
+    return coerce
 
 
 def _refusing(convert: Callable[[str, Any], Any], name: str, value: Any) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opwright.checks.base import Law, attempt, facts, line_of, raised
-from opwright.errors import OutputError, UnsupportedError
+from opwright.errors import OutputError
 from opwright.rules.autograd import new_values
 
 if TYPE_CHECKING:
@@ -227,11 +227,11 @@ def _compared(probe: Probe, sample: Sample, case: Case) -> Iterator[Finding]:
         probe.skip("outputs whose shapes depend on the data cannot be stacked")
         return
     batch = Batch(probe, sample.with_arrays(arrays, case.name), case)
-    probe.compared()
     called, error = attempt(batch.call)
-    if isinstance(error, UnsupportedError):
-        probe.skip(str(error).splitlines()[0])
+    if isinstance(error, NotImplementedError):  # a rule may refuse too
+        probe.skip((str(error) or "the vmap rule is not implemented").splitlines()[0])
         return
+    probe.compared()
     if called is None:
         yield _raised(batch, error)
         return

@@ -221,3 +221,31 @@ def test_a_batch_axis_that_an_output_does_not_have_is_named(ns):
             "5 for shape (3, 3)",
         )
     ]
+
+
+def test_outputs_that_are_no_tensors_are_left_out_of_transforms(ns):
+    def twice(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return x * 2, x.dim()
+
+    report = checked(
+        ns,
+        twice,
+        torch.arange(3.0, dtype=torch.float64),
+        fake=(lambda x: (torch.empty_like(x), x.dim()), {}),
+        autograd=(lambda ctx, grad, _: grad * 2, {}),
+        vmap=(lambda info, in_dims, x: ((x * 2, x.dim() - 1), (in_dims[0], None)), {}),
+    )
+    assert report.ok, str(report)
+    assert [report.outcome(law, "torch").status for law in ("jvp", "vmap")] == ["passed"] * 2
+
+
+def test_a_vmap_rule_may_refuse(ns):
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    def refuse(info, in_dims, x):
+        raise NotImplementedError("this has no batches")
+
+    report = checked(ns, twice, torch.ones(3), fake=(torch.empty_like, {}), vmap=(refuse, {}))
+    outcome = report.outcome("vmap", "torch")
+    assert (outcome.status, outcome.reason) == ("skipped", "this has no batches")

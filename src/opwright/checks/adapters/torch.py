@@ -18,7 +18,7 @@ from opwright.checks.adapters.base import (
     operator_of,
     outputs_of,
 )
-from opwright.checks.adapters.wrapped import differentiable_wrapper
+from opwright.checks.adapters.wrapped import differentiable_wrapper, holds_arrays
 from opwright.errors import OpCheckError
 
 if TYPE_CHECKING:
@@ -189,14 +189,20 @@ class TorchAdapter(Adapter):
         count = len(record.schema.positional)
         args, kwargs = call_arguments(record, values)
 
+        arrays = [holds_arrays(entry) for entry in record.schema.returns]
+        outputs: list[Any] = []
+
         def function(*positional: Any) -> Any:
-            out = operator_of(record)(*positional, **kwargs)
-            return torch.zeros(()) if not record.schema.returns else out  # vmap wants a tensor
+            outputs[:] = outputs_of(record, operator_of(record)(*positional, **kwargs))
+            batched = [out for out, one in zip(outputs, arrays, strict=True) if one]
+            return batched or torch.zeros(())  # vmap takes tensors alone, and wants one
 
         for in_dims in reversed(levels):
             function = torch.vmap(function, tuple(in_dims[:count]), out_dims)
-        out = function(*args)
-        return Called(outputs_of(record, out), mutated(record, values))
+        batched = function(*args)
+        found = iter(batched if any(arrays) else ())
+        merged = [next(found) if one else out for out, one in zip(outputs, arrays, strict=True)]
+        return Called(merged, mutated(record, values))
 
     def gradient_lines(self, sample: Any) -> tuple[str, ...]:
         """Return a call and a backward of ones."""

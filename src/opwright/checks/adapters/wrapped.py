@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from opwright.checks.adapters.base import Adapter
     from opwright.overload import OpOverload
+    from opwright.schema import Return
 
 
 def differentiable_wrapper(
@@ -30,6 +31,8 @@ def differentiable_wrapper(
                 places.append((index, element))
                 primals.append(value if element is None else value[element])
                 directions.append(one)
+    written = new_values(record.schema)
+    constant = [not holds_arrays(entry) for entry in record.schema.returns] + [False] * len(written)
     shape: list[Any] = []
 
     def function(*arrays: Any) -> tuple[Any, ...]:
@@ -40,13 +43,22 @@ def differentiable_wrapper(
             else:
                 passed[index][element] = array
         called = adapter.call(record, passed)
-        outputs = [*called.outputs, *(called.new_values[one.name] for one in new_values(record.schema))]
+        outputs = [*called.outputs, *(called.new_values[one.name] for one in written)]
+        outputs = [None if one else out for one, out in zip(constant, outputs, strict=True)]
         shape[:] = [len(out) if isinstance(out, list | tuple) else None for out in outputs]
-        flat = [one for out in outputs for one in (out if isinstance(out, list | tuple) else [out])]
-        return tuple(flat)
+        several = [out if isinstance(out, list | tuple) else [out] for out in outputs]
+        return tuple(one for out, left in zip(several, constant, strict=True) if not left for one in out)
 
     def rebuild(flat: Any) -> list[Any]:
-        left = list(flat)
-        return [left.pop(0) if count is None else [left.pop(0) for _ in range(count)] for count in shape]
+        left = iter(flat)
+        return [
+            None if one else next(left) if count is None else [next(left) for _ in range(count)]
+            for one, count in zip(constant, shape, strict=True)
+        ]
 
     return function, primals, directions, rebuild
+
+
+def holds_arrays(entry: Return) -> bool:
+    """Return whether a return is an array, or a list of them."""
+    return getattr(entry.type.leaf(), "name", "") == "Tensor"
