@@ -40,7 +40,7 @@ def unchanged(ns):
     assert not [key for key in registry.records if key.startswith(f"{ns}::")]
 
 
-def test_01_the_result_is_called_like_the_function(ns):
+def test_row_01_the_result_is_called_like_the_function(ns):
     op = ow.custom_op(f"{ns}::scale", mutates_args=())(scale)
     for args, kwargs in [((X,), {}), ((X, 3), {}), ((X,), {"k": 3.0}), ((), {"x": X})]:
         np.testing.assert_array_equal(op(*args, **kwargs), scale(*args, **kwargs))
@@ -56,20 +56,20 @@ def test_the_function_may_be_given_at_once(ns):
 @pytest.mark.parametrize(
     "names", [("x",), ["x"], {"x"}, {"x": 1}, iter(["x"]), (n for n in "x"), frozenset("x")]
 )
-def test_02_mutates_args_is_any_iterable_even_one_that_is_consumed(ns, names):
+def test_row_02_mutates_args_is_any_iterable_even_one_that_is_consumed(ns, names):
     op = ow.custom_op(f"{ns}::fill", fill, mutates_args=names)
     assert op.schema.signature == "(Tensor(a0!) x, Tensor y) -> ()"
 
 
 @pytest.mark.parametrize("names", [(), [], {}, set(), iter(())])
-def test_02_mutates_args_may_be_empty(ns, names):
+def test_row_02_mutates_args_may_be_empty(ns, names):
     op = ow.custom_op(f"{ns}::scale", scale, mutates_args=names)
     assert op.schema.signature == "(Tensor x, float k=2.0) -> Tensor"
 
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("schema", [None, "(Tensor(a!) x, Tensor y) -> ()"])
-def test_03_a_string_for_mutates_args(ns, schema):
+def test_row_03_a_string_for_mutates_args(ns, schema):
     with pytest.raises(ValueError, match=r".") as e:
         ow.custom_op(f"{ns}::fill", fill, mutates_args="x", schema=schema)
     assert str(e.value) == (
@@ -80,7 +80,7 @@ def test_03_a_string_for_mutates_args(ns, schema):
     )
 
 
-def test_04_unknown_marks_every_array(ns):
+def test_row_04_unknown_marks_every_array(ns):
     def f(x: np.ndarray, ys: list[np.ndarray], z: np.ndarray | None, k: int) -> None:
         x += 1
 
@@ -89,7 +89,7 @@ def test_04_unknown_marks_every_array(ns):
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_05_a_name_that_is_no_argument(ns):
+def test_row_05_a_name_that_is_no_argument(ns):
     with pytest.raises(SchemaError) as e:
         ow.custom_op(f"{ns}::fill", fill, mutates_args=("x", "z", "w"))
     assert str(e.value) == (
@@ -98,13 +98,13 @@ def test_05_a_name_that_is_no_argument(ns):
     )
 
 
-def test_08_a_mutating_operator_emits_no_warning(ns):
+def test_row_08_a_mutating_operator_emits_no_warning(ns):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ow.custom_op(f"{ns}::fill", fill, mutates_args=("x",))(X.copy(), X)
 
 
-def test_09_defaults_reach_the_kernel_as_written(ns):
+def test_row_09_defaults_reach_the_kernel_as_written(ns):
     given = []
 
     @ow.custom_op(f"{ns}::f", mutates_args=())
@@ -131,7 +131,7 @@ def test_09_defaults_reach_the_kernel_as_written(ns):
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_10_no_return_annotation(ns):
+def test_row_10_no_return_annotation(ns):
     def f(x: np.ndarray):
         return x
 
@@ -157,7 +157,7 @@ class Pair(NamedTuple):
         (bytes, "bytes", "use an array of uint8, or str"),
     ],
 )
-def test_11_an_unsupported_parameter_type_names_the_nearest(ns, annotation, shown, fix):
+def test_row_11_an_unsupported_parameter_type_names_the_nearest(ns, annotation, shown, fix):
     def f(x, k):
         return x
 
@@ -167,7 +167,7 @@ def test_11_an_unsupported_parameter_type_names_the_nearest(ns, annotation, show
     assert str(e.value) == f"{ns}::f: Parameter k has unsupported type {shown}.\n  to fix: {fix}"
 
 
-def test_12_a_schema_replaces_annotations(ns):
+def test_row_12_a_schema_replaces_annotations(ns):
     op = ow.custom_op(
         f"{ns}::f",
         lambda x, n: x.__iadd__(n) and None,
@@ -187,7 +187,7 @@ def test_12_a_schema_replaces_annotations(ns):
         (("x",), "(Tensor x, Tensor y) -> ()", "none", "x"),
     ],
 )
-def test_12_mutates_args_and_schema_must_agree(ns, mutates_args, schema, declared, given):
+def test_row_12_mutates_args_and_schema_must_agree(ns, mutates_args, schema, declared, given):
     with pytest.raises(SchemaError) as e:
         ow.custom_op(f"{ns}::fill", fill, mutates_args=mutates_args, schema=schema)
     assert str(e.value) == (
@@ -199,7 +199,7 @@ def test_12_mutates_args_and_schema_must_agree(ns, mutates_args, schema, declare
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_12_the_functions_parameters_must_be_the_schemas(ns):
+def test_row_12_the_functions_parameters_must_be_the_schemas(ns):
     with pytest.raises(RegistrationTypeError) as e:
         ow.custom_op(f"{ns}::f", scale, mutates_args=(), schema="(Tensor x, *, float k, int n=1) -> Tensor")
     assert str(e.value) == (
@@ -212,7 +212,7 @@ def test_12_the_functions_parameters_must_be_the_schemas(ns):
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_12_the_schema_starts_with_a_parenthesis(ns):
+def test_row_12_the_schema_starts_with_a_parenthesis(ns):
     with pytest.raises(SchemaError) as e:
         ow.custom_op(f"{ns}::f", scale, mutates_args=(), schema="f(Tensor x, float k) -> Tensor")
     assert str(e.value) == (
@@ -220,7 +220,7 @@ def test_12_the_schema_starts_with_a_parenthesis(ns):
     )
 
 
-def test_15_defining_again_replaces(ns):
+def test_row_15_defining_again_replaces(ns):
     first = ow.custom_op(f"{ns}::f", scale, mutates_args=())
     second = ow.custom_op(f"{ns}::f", lambda x: x - 1, mutates_args=(), schema="(Tensor x) -> Tensor")
     np.testing.assert_array_equal(second(X), X - 1)
@@ -229,7 +229,7 @@ def test_15_defining_again_replaces(ns):
         first(X)
 
 
-def test_16_an_overload_of_its_own(ns):
+def test_row_16_an_overload_of_its_own(ns):
     one = ow.custom_op(f"{ns}::f", scale, mutates_args=())
     two = ow.custom_op(f"{ns}::f.text", mutates_args=(), schema="(Tensor x, str s) -> Tensor")(
         lambda x, s: x + len(s)
@@ -243,7 +243,7 @@ def test_16_an_overload_of_its_own(ns):
     assert ow.custom_op(f"{ns}::f.default", scale, mutates_args=()) is packet.default
 
 
-def test_17_a_one_element_tuple(ns):
+def test_row_17_a_one_element_tuple(ns):
     @ow.custom_op(f"{ns}::f", mutates_args=())
     def f(x: np.ndarray) -> tuple[np.ndarray]:
         return (x + 1,)
@@ -255,7 +255,7 @@ def test_17_a_one_element_tuple(ns):
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_18_kernels_for_devices_need_an_array_or_a_device(ns):
+def test_row_18_kernels_for_devices_need_an_array_or_a_device(ns):
     def f(n: int) -> np.ndarray:
         return np.zeros(n)
 
@@ -269,7 +269,7 @@ def test_18_kernels_for_devices_need_an_array_or_a_device(ns):
     )
 
 
-def test_18_and_later_kernels_too(ns):
+def test_row_18_and_later_kernels_too(ns):
     def f(n: int) -> np.ndarray:
         return np.zeros(n)
 
@@ -282,7 +282,7 @@ def test_18_and_later_kernels_too(ns):
     handle.destroy()
 
 
-def test_18_a_device_decides_where_there_are_no_arrays(ns):
+def test_row_18_a_device_decides_where_there_are_no_arrays(ns):
     op = ow.custom_op(
         f"{ns}::f",
         lambda n, device: np.zeros(n),
@@ -306,7 +306,7 @@ def test_18_a_device_decides_where_there_are_no_arrays(ns):
 
 
 @pytest.mark.parametrize("device_types", ["cpu", ("cpu",), ["cpu", "meta"], ("cpu", "cpu")])
-def test_19_the_body_is_for_the_devices_named(ns, device_types):
+def test_row_19_the_body_is_for_the_devices_named(ns, device_types):
     op = ow.custom_op(f"{ns}::f", scale, mutates_args=(), device_types=device_types)
     np.testing.assert_array_equal(op(X), X * 2)
     keys = [kernel.key for kernel in op._record.kernels]
@@ -335,14 +335,14 @@ def test_19_the_body_is_for_the_devices_named(ns, device_types):
         ),
     ],
 )
-def test_19_what_is_no_device_type(ns, device_types, text):
+def test_row_19_what_is_no_device_type(ns, device_types, text):
     with pytest.raises(RegistrationError) as e:
         ow.custom_op(f"{ns}::f", scale, mutates_args=(), device_types=device_types)
     assert str(e.value) == text
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_19_a_flavour_that_is_never_on_the_device(ns):
+def test_row_19_a_flavour_that_is_never_on_the_device(ns):
     with pytest.raises(RegistrationValueError) as e:
         ow.custom_op(f"{ns}::f", scale, mutates_args=(), device_types=("cpu", "cuda"))
     assert str(e.value) == (
@@ -356,12 +356,12 @@ def test_19_a_flavour_that_is_never_on_the_device(ns):
 @pytest.mark.parametrize(
     "tags", ["pointwise", ow.Tag.pointwise, ["pointwise"], (ow.Tag.pointwise, "pt2_compliant_tag")]
 )
-def test_20_tags(ns, tags):
+def test_row_20_tags(ns, tags):
     op = ow.custom_op(f"{ns}::f", scale, mutates_args=(), tags=tags)
     assert op.tags == ("pointwise", "pt2_compliant_tag")
 
 
-def test_20_without_tags(ns):
+def test_row_20_without_tags(ns):
     assert ow.custom_op(f"{ns}::f", scale, mutates_args=()).tags == ("pt2_compliant_tag",)
 
 
@@ -383,7 +383,7 @@ def test_20_without_tags(ns):
     ],
 )
 @pytest.mark.parametrize("schema", [None, "(Tensor x, float k) -> Tensor"])
-def test_20_what_is_no_tag(ns, tags, kind, text, schema):
+def test_row_20_what_is_no_tag(ns, tags, kind, text, schema):
     with pytest.raises(kind) as e:
         ow.custom_op(f"{ns}::f", scale, mutates_args=(), tags=tags, schema=schema)
     assert str(e.value).startswith(text)
@@ -451,14 +451,14 @@ RULES = [
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize(("tag", "fn", "mutates"), RULES)
-def test_27_28_30_rules_of_the_tags(ns, tag, fn, mutates):
+def test_row_27_28_30_rules_of_the_tags(ns, tag, fn, mutates):
     with pytest.raises(ValueError, match=r"torch\.Tag\.(inplace|out)") as e:
         ow.custom_op(f"{ns}::f", fn, mutates_args=mutates, tags=tag)
     assert str(e.value).startswith(f"{ns}::f: torch.Tag.")
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_31_a_manual_schema_is_held_to_the_same_rules(ns):
+def test_row_31_a_manual_schema_is_held_to_the_same_rules(ns):
     with pytest.raises(ValueError, match=r"torch\.Tag\.inplace"):
         ow.custom_op(
             f"{ns}::f",
@@ -473,7 +473,7 @@ def test_31_a_manual_schema_is_held_to_the_same_rules(ns):
         )
 
 
-def test_32_an_own_fake_is_warned_of(ns):
+def test_row_32_an_own_fake_is_warned_of(ns):
     op = ow.custom_op(f"{ns}::f", inplace, mutates_args=("x",), tags="inplace")
     with pytest.warns(UserWarning, match="has a fake by its Tag") as caught:
         op.register_fake(lambda x, k: x)
@@ -483,7 +483,7 @@ def test_32_an_own_fake_is_warned_of(ns):
     assert caught[0].filename == __file__
 
 
-def test_34_no_gradient_for_an_out_operator(ns):
+def test_row_34_no_gradient_for_an_out_operator(ns):
     op = ow.custom_op(f"{ns}::f", out, mutates_args=("to",), tags="out")
     text = (
         f"{ns}::f has Tag.out: its out arguments are overwritten, so it has no gradient\n"

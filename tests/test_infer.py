@@ -105,7 +105,7 @@ def make(source, torch, prefix=""):
 
 @pytest.mark.parametrize("prefix", ["", POSTPONED], ids=["evaluated", "postponed"])
 @pytest.mark.parametrize(("source", "mutated"), ACCEPTED)
-def test_the_text_is_that_of_torch(torch, source, mutated, prefix):
+def test_row_36_37_38_39_40_41_42_the_text_is_that_of_torch(torch, source, mutated, prefix):
     fn = make(source, torch, prefix)
     for name in (None, "ns::f", "f.Tensor"):
         ours = infer_schema(fn, mutates_args=mutated, op_name=name)
@@ -114,7 +114,7 @@ def test_the_text_is_that_of_torch(torch, source, mutated, prefix):
 
 
 @pytest.mark.parametrize("source", STRINGS)
-def test_strings_are_read_as_in_torch(torch, source):
+def test_row_44_strings_are_read_as_in_torch(torch, source):
     fn = make(source, torch)
     assert infer_schema(fn, mutates_args=()) == torch.library.infer_schema(fn, mutates_args=())
 
@@ -142,7 +142,7 @@ TAGGED = [
 
 
 @pytest.mark.parametrize(("tag", "source", "mutated"), TAGGED)
-def test_tags_alias_the_returns_as_in_torch(torch, tag, source, mutated):
+def test_row_43_tags_alias_the_returns_as_in_torch(torch, tag, source, mutated):
     fn = make(source, torch)
     theirs = getattr(torch.Tag, tag)
     expected = torch.library.infer_schema(fn, mutates_args=mutated, op_name="ns::f", tags=theirs)
@@ -177,7 +177,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("source", REFUSED)
-def test_what_neither_takes(torch, source):
+def test_row_45_46_what_neither_takes(torch, source):
     fn = make(source, torch)
     for infer in (infer_schema, torch.library.infer_schema):
         with pytest.raises(ValueError, match=r".+"):

@@ -64,7 +64,7 @@ def double_(ns):
     return double_
 
 
-def test_values_and_gradients(add, twice, double_):
+def test_row_109_values_and_gradients(add, twice, double_):
     x, y = sample(1000), sample(1000)
     for _ in range(5):
         assert torch.equal(add(x, y), x + y)
@@ -80,7 +80,7 @@ def test_values_and_gradients(add, twice, double_):
     assert torch.autograd.gradgradcheck(twice, (a,))
 
 
-def test_launches_from_the_cache_equal_plain_ones(add):
+def test_row_112_launches_from_the_cache_equal_plain_ones(add):
     """Alignments, sizes, None and dtypes change from call to call; so do constants and options."""
     memory = torch.zeros(4096, device="cuda")
     arrays = [memory[i : i + 200].copy_(torch.randn(200)) for i in (0, 1024, 2049, 3075)]
@@ -123,7 +123,7 @@ def test_the_current_stream_is_used(add):
     assert torch.equal(w, (x * 3 + x) * 2)
 
 
-def test_under_torch_compile(add, twice, double_, ns):
+def test_row_109_110_under_torch_compile(add, twice, double_, ns):
     from torch._inductor.utils import run_and_get_code
 
     x, y = sample(1000), sample(1000)
@@ -162,7 +162,7 @@ def test_under_transforms(add, twice):
     torch.testing.assert_close(batched, torch.stack([x + y, y + y]))
 
 
-def test_subclasses_under_torch_compile(add):
+def test_row_110_subclasses_under_torch_compile(add):
     from torch.testing._internal.two_tensor import TwoTensor
 
     x, y = sample(64), sample(64)
@@ -173,7 +173,7 @@ def test_subclasses_under_torch_compile(add):
     torch.testing.assert_close(out.b, (x + y) * 2)
 
 
-def test_export_and_make_fx(add, ns):
+def test_row_112_export_and_make_fx(add, ns):
     from torch.fx.experimental.proxy_tensor import make_fx
 
     x, y = sample(64), sample(64)

@@ -299,7 +299,7 @@ def interpreted(body):
     return run.stdout
 
 
-def test_interpreted_kernels_compute():
+def test_row_109_111_interpreted_kernels_compute():
     interpreted("""
         x, y = torch.randn(40), torch.randn(40)
         assert torch.equal(add(x, y), x + y)

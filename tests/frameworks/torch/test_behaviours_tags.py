@@ -64,6 +64,117 @@ def test_row_26_something_else_comes_back(name):
         )
 
 
+def no_positional_tensor(k: int, x: Tensor) -> Tensor: ...
+def mutates_another(x: Tensor, y: Tensor) -> Tensor: ...
+def returns_nothing(x: Tensor) -> None: ...
+def returns_several(x: Tensor) -> tuple[Tensor, Tensor]: ...
+def by_keyword(*, x: Tensor) -> Tensor: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "mutated", "rule"),
+    [
+        (no_positional_tensor, ("x",), "first"),
+        (by_keyword, ("x",), "first|positional"),
+        (mutates_another, ("y",), "first|mutated"),
+        (mutates_another, ("x", "y"), "mutate"),
+        (mutates_another, (), "mutate"),
+        (returns_nothing, ("x",), "return"),
+        (returns_several, ("x",), "return"),
+    ],
+)
+def test_row_27_rules_of_the_inplace_tag(name, fn, mutated, rule):
+    for library in (torch.library, ow):
+        with pytest.raises(ValueError, match=rule):
+            library.custom_op(name, fn, mutates_args=mutated, tags=torch.Tag.inplace)
+    with pytest.raises(ValueError, match=r"Tag\.inplace"):
+        ow.infer_schema(fn, mutates_args=mutated, tags=torch.Tag.inplace)
+
+
+def test_row_28_both_tags_together(name):
+    def fn(x: Tensor) -> Tensor: ...
+
+    for library, kind in ((torch.library, AssertionError), (ow, ValueError)):
+        with pytest.raises(kind, match="inplace"):
+            library.custom_op(name, fn, mutates_args=("x",), tags=(torch.Tag.inplace, torch.Tag.out))
+
+
+def positional_out(x: Tensor, out: Tensor) -> Tensor: ...
+def no_out(x: Tensor) -> Tensor: ...
+def optional_out(x: Tensor, *, out: Tensor | None) -> Tensor: ...
+def list_out(x: Tensor, *, out: list[Tensor]) -> Tensor: ...
+def number_out(x: Tensor, *, out: Tensor) -> int: ...
+def too_few(x: Tensor, *, a: Tensor, b: Tensor) -> Tensor: ...
+def tuple_of_one(x: Tensor, *, out: Tensor) -> tuple[Tensor]: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "mutated"),
+    [
+        (positional_out, ("out",)),
+        (no_out, ()),
+        (optional_out, ("out",)),
+        (list_out, ("out",)),
+        (number_out, ("out",)),
+        (too_few, ("a", "b")),
+        (tuple_of_one, ("out",)),
+    ],
+)
+def test_row_30_rules_of_the_out_tag(name, fn, mutated):
+    for library in (torch.library, ow):
+        with pytest.raises(ValueError, match="out"):
+            library.custom_op(name, fn, mutates_args=mutated, tags=torch.Tag.out)
+    with pytest.raises(ValueError, match=r"Tag\.out"):
+        ow.infer_schema(fn, mutates_args=mutated, tags=torch.Tag.out)
+
+
+@pytest.mark.parametrize(
+    ("tag", "right", "wrong"),
+    [
+        (
+            torch.Tag.inplace,
+            "(Tensor(a!) x, Tensor y) -> Tensor(a!)",
+            [
+                "(Tensor(a!) x, Tensor y) -> Tensor",
+                "(Tensor x, Tensor(a!) y) -> Tensor(a!)",
+                "(Tensor(a!) x, Tensor y) -> ()",
+            ],
+        ),
+        (
+            torch.Tag.out,
+            "(Tensor x, *, Tensor(a!) y) -> Tensor(a!)",
+            [
+                "(Tensor x, *, Tensor(a!) y) -> Tensor",
+                "(Tensor x, Tensor(a!) y) -> Tensor(a!)",
+                "(Tensor x, *, Tensor(a!) y) -> ()",
+            ],
+        ),
+    ],
+)
+def test_row_31_a_schema_by_hand_is_held_to_the_rules(name, tag, right, wrong):
+    mutated = ("x",) if tag is torch.Tag.inplace else ("y",)
+
+    def positional(x, y):
+        return (x if tag is torch.Tag.inplace else y).add_(1)
+
+    def by_keyword(x, *, y):
+        return y.add_(1)
+
+    for schema in wrong:
+        fn = by_keyword if "*" in schema else positional
+        given = ("y",) if "(a!) y" in schema else ("x",)
+        for library in (torch.library, ow):
+            with pytest.raises(ValueError, match=tag.name):
+                library.custom_op(name, fn, mutates_args=given, schema=schema, tags=tag)
+    op = ow.custom_op(
+        name, by_keyword if "*" in right else positional, mutates_args=mutated, schema=right, tags=tag
+    )
+    x, y = torch.zeros(2), torch.zeros(2)
+    out = op(x, y=y)
+    assert out is (x if tag is torch.Tag.inplace else y)
+    assert torch.equal(out, torch.ones(2))
+
+
 def test_row_29_out_arguments_are_returned(name):
     @ow.custom_op(name, mutates_args={"a", "b"}, tags="out")
     def op(x: Tensor, *, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -75,7 +75,7 @@ def add(ns):
     return add
 
 
-def test_the_body_replaces_the_operator_in_compiled_code(add, ns, compile_only):
+def test_row_109_the_body_replaces_the_operator_in_compiled_code(add, ns, compile_only):
     (graph,) = compile_only(lambda x, y: add(x, y) * 2, torch.randn(40), torch.randn(40))
     ((form, cloned, arguments, grid),) = launches(graph)
     assert form == "triton_kernel_wrapper_functional"
@@ -86,7 +86,7 @@ def test_the_body_replaces_the_operator_in_compiled_code(add, ns, compile_only):
     assert not [call for call in calls(graph) if ns in call]
 
 
-def test_sizes_may_be_symbolic(add, compile_only):
+def test_row_110_sizes_may_be_symbolic(add, compile_only):
     def both(x, y):
         return add(x, y)
 
@@ -149,7 +149,7 @@ def test_values_that_depend_on_symbolic_sizes_are_guarded_on(ns, name):
     assert all(arguments[name] is False for name in {"EVEN"} & {*arguments})
 
 
-def test_subclasses_reach_the_dispatcher_in_compiled_code(ns):
+def test_row_110_subclasses_reach_the_dispatcher_in_compiled_code(ns):
     from torch.testing._internal.two_tensor import TwoTensor
 
     @ow.custom_op(f"{ns}::add", mutates_args=())
@@ -217,7 +217,7 @@ def test_a_declaration_where_torch_cannot_be_told(add, ns, compile_only, monkeyp
         compile_only(declared, torch.zeros(8))
 
 
-def test_make_fx_keeps_the_operator_and_traces_a_plain_function(add, ns):
+def test_row_112_make_fx_keeps_the_operator_and_traces_a_plain_function(add, ns):
     x = torch.randn(40)
     for mode in ("fake", "symbolic"):
         assert calls(make_fx(add, tracing_mode=mode)(x, x).graph) == [f"{ns}.add.default"]
@@ -234,7 +234,7 @@ def test_make_fx_keeps_the_operator_and_traces_a_plain_function(add, ns):
         assert arguments["BLOCK"] == 16
 
 
-def test_fakes_and_meta_tensors_run_the_body_without_a_launch(add):
+def test_row_108_fakes_and_meta_tensors_run_the_body_without_a_launch(add):
     meta = add(torch.empty(3, device="meta"), torch.empty(3, device="meta"))
     assert meta.is_meta
     assert meta.shape == (3,)

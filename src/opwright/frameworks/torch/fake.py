@@ -14,6 +14,7 @@ import torch
 
 from opwright.errors import ContextError, MissingRuleError, OutputError, UnsupportedError, layout
 from opwright.fake_context import check_bounds, entered_ctx
+from opwright.frameworks.torch import private
 from opwright.frameworks.torch.convert import to_torch
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
 from opwright.keys import IMPLICIT
@@ -71,7 +72,7 @@ def _own_runner(state: Lowered, returned: list[str]) -> Run:
 
 def _missing(state: Lowered) -> MissingRuleError:
     record = state.record
-    return MissingRuleError(
+    return private.missing_fake()(
         layout(
             f"{record.qualname} was called with fake inputs and no fake impl is registered for it",
             expected="a function from the metadata of its inputs to that of its outputs; torch.compile, "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.autograd import forward_ad
 
-from opwright.errors import UnsupportedError, layout
+from opwright.errors import MissingRuleError, UnsupportedError, layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -242,6 +242,22 @@ def register_fake(library: torch.library.Library, qualname: str, fn: Callable[..
         torch.library.register_fake(qualname, fn, lib=library)
     else:
         handles.append(holder.register(fn, source, lib=library, allow_override=True))
+
+
+@cache
+def missing_fake() -> type[MissingRuleError]:
+    """Return the error for a fake that is not there: torch infers one where it has real tensors too."""
+    caught = _import("torch._library.fake_profile", "MissingOpProfile")
+    if caught is None:
+        return MissingRuleError
+
+    class MissingFakeError(MissingRuleError, caught):  # type: ignore[misc, valid-type]
+        """There is no fake for an operator."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return MissingRuleError, self.args
+
+    return MissingFakeError
 
 
 def destroy(library: torch.library.Library) -> None:
