@@ -181,6 +181,18 @@ def errors() -> str:
     return markdown(rows)
 
 
+def behaviours() -> str:
+    """PyTorch: what holds as it does for ``torch.library``, row by row, and the tests that show it."""
+    from behaviour_rows import ROWS, named_tests
+
+    tests = named_tests()
+    rows = [["row", "what holds", "tests"]]
+    for number, text in ROWS.items():
+        names = (f"`{test.rpartition('::')[2]}`" for test in tests.get(number, ()))
+        rows.append([str(number), text, ", ".join(names)])
+    return markdown(rows)
+
+
 def readable(pattern: str) -> str:
     """Return a regular expression of an error text as text."""
     return (
@@ -292,6 +304,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rules": rules,
     "findings": findings,
     "errors": errors,
+    "behaviours": behaviours,
     "torch-matrix": torch_matrix,
     "torch-transforms": torch_transforms,
     "jax-matrix": jax_matrix,

@@ -40,7 +40,7 @@ def unchanged(ns):
     assert not [key for key in registry.records if key.startswith(f"{ns}::")]
 
 
-def test_row_01_the_result_is_called_like_the_function(ns):
+def test_row_1_the_result_is_called_like_the_function(ns):
     op = ow.custom_op(f"{ns}::scale", mutates_args=())(scale)
     for args, kwargs in [((X,), {}), ((X, 3), {}), ((X,), {"k": 3.0}), ((), {"x": X})]:
         np.testing.assert_array_equal(op(*args, **kwargs), scale(*args, **kwargs))
@@ -56,20 +56,20 @@ def test_the_function_may_be_given_at_once(ns):
 @pytest.mark.parametrize(
     "names", [("x",), ["x"], {"x"}, {"x": 1}, iter(["x"]), (n for n in "x"), frozenset("x")]
 )
-def test_row_02_mutates_args_is_any_iterable_even_one_that_is_consumed(ns, names):
+def test_row_2_mutates_args_is_any_iterable_even_one_that_is_consumed(ns, names):
     op = ow.custom_op(f"{ns}::fill", fill, mutates_args=names)
     assert op.schema.signature == "(Tensor(a0!) x, Tensor y) -> ()"
 
 
 @pytest.mark.parametrize("names", [(), [], {}, set(), iter(())])
-def test_row_02_mutates_args_may_be_empty(ns, names):
+def test_row_2_mutates_args_may_be_empty(ns, names):
     op = ow.custom_op(f"{ns}::scale", scale, mutates_args=names)
     assert op.schema.signature == "(Tensor x, float k=2.0) -> Tensor"
 
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("schema", [None, "(Tensor(a!) x, Tensor y) -> ()"])
-def test_row_03_a_string_for_mutates_args(ns, schema):
+def test_row_3_a_string_for_mutates_args(ns, schema):
     with pytest.raises(ValueError, match=r".") as e:
         ow.custom_op(f"{ns}::fill", fill, mutates_args="x", schema=schema)
     assert str(e.value) == (
@@ -80,7 +80,7 @@ def test_row_03_a_string_for_mutates_args(ns, schema):
     )
 
 
-def test_row_04_unknown_marks_every_array(ns):
+def test_row_4_unknown_marks_every_array(ns):
     def f(x: np.ndarray, ys: list[np.ndarray], z: np.ndarray | None, k: int) -> None:
         x += 1
 
@@ -89,7 +89,7 @@ def test_row_04_unknown_marks_every_array(ns):
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_row_05_a_name_that_is_no_argument(ns):
+def test_row_5_a_name_that_is_no_argument(ns):
     with pytest.raises(SchemaError) as e:
         ow.custom_op(f"{ns}::fill", fill, mutates_args=("x", "z", "w"))
     assert str(e.value) == (
@@ -98,13 +98,13 @@ def test_row_05_a_name_that_is_no_argument(ns):
     )
 
 
-def test_row_08_a_mutating_operator_emits_no_warning(ns):
+def test_row_8_a_mutating_operator_emits_no_warning(ns):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ow.custom_op(f"{ns}::fill", fill, mutates_args=("x",))(X.copy(), X)
 
 
-def test_row_09_defaults_reach_the_kernel_as_written(ns):
+def test_row_9_defaults_reach_the_kernel_as_written(ns):
     given = []
 
     @ow.custom_op(f"{ns}::f", mutates_args=())
