@@ -31,12 +31,18 @@ class FrameworkWarning(UserWarning):
 _unusable: set[str] = set()
 
 
+def unattached() -> None:
+    """Do nothing: a call attaches its operator. A framework's tracer runs what attaches all instead."""
+
+
 def make_miss(record: OpOverload) -> Callable[..., Any]:
     """Return what the generated call function calls where the table has nothing."""
 
     def miss(*values: Any) -> Any:
         traced = record.traced  # a framework's tracer reads this too, and goes no further
-        if traced is not None and traced[0]():
+        if traced is None:
+            unattached()
+        elif traced[0]():
             return traced[1](*values)
         return resolve(record, values)(*values)
 
@@ -200,3 +206,31 @@ def attach(name: str) -> None:
     with registry.lock:
         for record in list(registry.records.values()):
             ensure_attached(framework, record)
+
+
+def _tell_tracer(info: FrameworkInfo) -> None:
+    """Let a framework's tracer attach operators that were defined before the framework was imported.
+
+    Done by attributes of functions, which a tracer reads: nothing is imported for it. Where one does not
+    know them, it stops at ``resolve`` and says what to write.
+    """
+    instead, constant, stop, why = info.tracer
+
+    def attach_and_trace_again() -> None:
+        attach(info.name)
+        load(info.name).trace_again()
+
+    setattr(attach_and_trace_again, constant, True)
+    setattr(unattached, instead, attach_and_trace_again)
+    setattr(resolve, stop, True)
+    setattr(
+        resolve,
+        why,
+        f"an operator that was defined before {info.name} was imported is attached by its first call, which "
+        f'cannot be traced; write opwright.attach("{info.name}") once, before compiling',
+    )
+
+
+for _info in catalogue.known():
+    if _info.tracer:
+        _tell_tracer(_info)

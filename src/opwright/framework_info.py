@@ -34,6 +34,9 @@ class FrameworkInfo:
         The device types whose memory it takes from another framework without a copy.
     flavours
         The flavours that it brings; by default one of its name.
+    tracer
+        Attributes by which functions tell its tracer to take another one, to call one while it traces, to
+        stop at one, and why; empty where it has no tracer that reads Python code.
     transforms
         Its own transforms by the names that ours have: ``("vjp", "jax.vjp")``.
     distribution, install
@@ -42,7 +45,7 @@ class FrameworkInfo:
 
     __slots__ = (
         "annotations", "array_classes", "constants", "device_types", "distribution", "flavours", "install",
-        "module", "name", "namespace", "opaque", "package", "shares", "transforms", "types",
+        "module", "name", "namespace", "opaque", "package", "shares", "tracer", "transforms", "types",
     )  # fmt: skip
     name: str
     package: str
@@ -56,6 +59,7 @@ class FrameworkInfo:
     device_types: tuple[str, ...] | None
     shares: tuple[str, ...]
     flavours: tuple[str, ...]
+    tracer: tuple[str, ...]
     transforms: tuple[tuple[str, str], ...]
     distribution: str
     install: str
@@ -75,6 +79,7 @@ class FrameworkInfo:
         device_types: tuple[str, ...] | None = None,
         shares: tuple[str, ...] = (),
         flavours: tuple[str, ...] | None = None,
+        tracer: tuple[str, ...] = (),
         transforms: tuple[tuple[str, str], ...] = (),
         distribution: str | None = None,
         install: str | None = None,
@@ -92,6 +97,7 @@ class FrameworkInfo:
             "device_types": None if device_types is None else tuple(device_types),
             "shares": tuple(shares),
             "flavours": (name,) if flavours is None else tuple(flavours),
+            "tracer": tuple(tracer),
             "transforms": tuple(transforms),
             "distribution": distribution or package,
             "install": install or f"pip install {distribution or package}",
@@ -139,6 +145,12 @@ BUILT_IN = (
         opaque=("torch._library.opaque_object", "_OPAQUE_TYPES"),
         device_types=None,
         shares=("cpu", "cuda"),
+        tracer=(
+            "_torchdynamo_inline",
+            "_dynamo_marked_constant",
+            "_torchdynamo_disable",
+            "_torchdynamo_disable_msg",
+        ),
         transforms=(("vjp", "torch.func.vjp"), ("jvp", "torch.func.jvp"), ("vmap", "torch.vmap")),
         install="pip install 'opwright[torch]'",
     ),

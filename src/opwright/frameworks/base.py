@@ -123,6 +123,9 @@ class Framework(ABC):
     def attach(self, record: OpOverload) -> None:
         """Define the overload in the framework's own machinery; called once, before the first call."""
 
+    def trace_again(self) -> None:
+        """Make the framework's tracer begin again: it has met an operator that was attached only then."""
+
     def changed(self, event: str, record: OpOverload, item: Any) -> None:
         """Hear of a change to a record: ``undefine``, ``add``, ``remove`` or ``enable``."""
 

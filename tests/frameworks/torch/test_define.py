@@ -131,6 +131,74 @@ print("fine")
     assert done.stdout == "fine\n", done.stderr
 
 
+LATE = """
+import numpy as np
+import opwright as ow
+
+def define(name):
+    @ow.custom_op(f"late::{name}", mutates_args=())
+    def op(x: np.ndarray, k: float = 2.0) -> np.ndarray:
+        return x * k
+
+    op.register_fake(lambda x, k: ow.empty_like(x))
+    setup_context = lambda ctx, inputs, output: setattr(ctx, "k", inputs[1])
+    op.register_autograd(lambda ctx, g: (g * ctx.k, None), setup_context=setup_context)
+    return op
+
+f, g = define("f"), define("g")
+import torch
+x = torch.ones(2, requires_grad=True)
+"""
+
+
+def run_late(body):
+    """Run a body in a process where two operators were defined before torch was imported."""
+    done = subprocess.run([sys.executable, "-c", LATE + body], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_torch_imported_after_the_definition_and_the_first_call_compiled():
+    script = """
+graphs = []
+
+def backend(module, _):
+    graphs.append([str(node.target) for node in module.graph.nodes if node.op == "call_function"])
+    return module.forward
+
+compiled = torch.compile(lambda x: ow.ops.late.g(f(x), 3.0), fullgraph=True, backend=backend)
+for _ in range(2):
+    (grad,) = torch.autograd.grad(compiled(x).sum(), x)
+    assert grad.tolist() == [6, 6]
+print(graphs)
+from opwright.frameworks.torch import guards
+print(guards.UNAVAILABLE)
+"""
+    assert run_late(script) == "[['late.f.default', 'late.g.default']]\nNone\n"
+
+
+def test_torch_imported_after_the_definition_and_the_first_call_exported():
+    script = """
+module = type("Module", (torch.nn.Module,), {"forward": lambda self, x: f(x) + 1})()
+print(torch.export.export(module, (torch.ones(2),), strict=True).module()(torch.ones(2)).tolist())
+"""
+    assert run_late(script) == "[3.0, 3.0]\n"
+
+
+def test_a_tracer_that_cannot_attach_says_what_to_write():
+    script = """
+from opwright import dispatch
+del dispatch.unattached._torchdynamo_inline  # as in a release that does not know it
+try:
+    torch.compile(f, fullgraph=True, backend="eager")(x)
+except torch._dynamo.exc.Unsupported as error:
+    print('write opwright.attach("torch") once, before compiling' in str(error))
+ow.attach("torch")
+print(torch.compile(f, fullgraph=True, backend="eager")(x).tolist())
+"""
+    assert run_late(script) == "True\n[2.0, 2.0]\n"
+
+
 def test_the_operator_s_tags_and_schema_in_torch():
     @ow.custom_op(
         f"{NS}::tagged.one", mutates_args={"x"}, tags=("pointwise", torch.Tag.needs_fixed_stride_order)

@@ -70,9 +70,16 @@ def _own_runner(state: Lowered, returned: list[str]) -> Run:
     return run
 
 
+class _MissingFakeError(MissingRuleError, private.no_profile or MissingRuleError):  # type: ignore[misc]
+    """There is no fake; where torch has real tensors too it catches this, and infers one."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MissingRuleError, self.args
+
+
 def _missing(state: Lowered) -> MissingRuleError:
     record = state.record
-    return private.missing_fake()(
+    return _MissingFakeError(
         layout(
             f"{record.qualname} was called with fake inputs and no fake impl is registered for it",
             expected="a function from the metadata of its inputs to that of its outputs; torch.compile, "

@@ -63,6 +63,9 @@ class TorchFramework(Framework):
         self._fill_table(record)
         fingerprint.update(record)
 
+    def trace_again(self) -> None:
+        private.restart_trace()
+
     def changed(self, event: str, record: OpOverload, item: Any) -> None:
         if record.owner:
             foreign.changed(event, record, item)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.autograd import forward_ad
 
-from opwright.errors import MissingRuleError, UnsupportedError, layout
+from opwright.errors import UnsupportedError, layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -68,6 +68,8 @@ dispatch_mode_count = _take("_C._len_torch_dispatch_stack")
 _dispatch_modes = _import("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack")
 
 _NEEDED = tuple(_missing)  # what follows has a stand-in
+
+no_profile = _import("torch._library.fake_profile", "MissingOpProfile")
 
 
 def require() -> None:
@@ -214,6 +216,15 @@ def replays_checkpoint() -> bool:
     return cls is not None and any(isinstance(mode, cls) for mode in _dispatch_modes())
 
 
+def restart_trace() -> None:
+    """Make Dynamo, which is tracing a call, forget all that it has seen and begin again."""
+    restart = getattr(sys.modules.get("torch._dynamo.exc"), "UnspecializeRestartAnalysis", None)
+    if restart is not None:
+        raise restart(
+            restart_reason="operators were attached that had been defined before torch was imported"
+        )
+
+
 def never_traced(function: Any) -> Any:
     """Keep Dynamo out of a function, and of all it calls, where the dispatcher calls it.
 
@@ -242,22 +253,6 @@ def register_fake(library: torch.library.Library, qualname: str, fn: Callable[..
         torch.library.register_fake(qualname, fn, lib=library)
     else:
         handles.append(holder.register(fn, source, lib=library, allow_override=True))
-
-
-@cache
-def missing_fake() -> type[MissingRuleError]:
-    """Return the error for a fake that is not there: torch infers one where it has real tensors too."""
-    caught = _import("torch._library.fake_profile", "MissingOpProfile")
-    if caught is None:
-        return MissingRuleError
-
-    class MissingFakeError(MissingRuleError, caught):  # type: ignore[misc, valid-type]
-        """There is no fake for an operator."""
-
-        def __reduce__(self) -> tuple[Any, ...]:
-            return MissingRuleError, self.args
-
-    return MissingFakeError
 
 
 def destroy(library: torch.library.Library) -> None:
@@ -327,8 +322,6 @@ def traced_tensors() -> tuple[type, ...]:
 
 def exporting() -> bool:
     """Return whether operators are kept as they are because a program is being exported."""
-    import sys
-
     module = sys.modules.get("torch.export._trace")
     disabled = getattr(module, "custom_triton_ops_decomposition_disabled", None)
     return bool(disabled()) if disabled is not None else False
