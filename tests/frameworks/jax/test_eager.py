@@ -195,7 +195,7 @@ def test_public_names_alone_make_the_same_arrays(monkeypatch, size):
     public_only.register_fake(ow.empty_like)
     assert warmed(public_only, x).__name__ == "call"
     settings = (jax.disable_jit(False), jax.disable_jit(), jax.debug_nans(True), jax.debug_infs(True))
-    for setting in settings:
+    for setting in (*settings, jax.transfer_guard("disallow")):
         with setting:
             got = public_only(x)
         assert type(got) is private.array_class()
@@ -209,6 +209,22 @@ def test_public_names_alone_make_the_same_arrays(monkeypatch, size):
     wrong = x * jnp.nan
     with jax.debug_nans(True), pytest.raises(FloatingPointError, match="in jaxg::public_only"):
         public_only(wrong)
+
+
+def test_a_transfer_guard_lets_results_through():
+    there = jax.device_put(X, jax.devices("cpu")[1])
+    warmed(blend, X, X)
+    with jax.transfer_guard("disallow"):
+        for args in ((X, X), (there, there)):
+            got = blend(*args)
+            np.testing.assert_array_equal(got, 3 * np.asarray(X))
+            assert got.committed == args[0].committed
+            assert got.devices() == args[0].devices()
+    with (
+        jax.transfer_guard("disallow_explicit"),
+        pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed"),
+    ):
+        blend(X, X)
 
 
 def test_traced_kernels_are_called_as_they_are():

@@ -74,6 +74,10 @@ def total(op):
         lambda op: jax.grad(total(jax.vmap(op))),
         lambda op: jax.jit(jax.vmap(jax.grad(total(op)))),
         lambda op: lambda x: jax.jvp(jax.grad(total(op)), (x,), (x,))[1],
+        lambda op: jax.hessian(total(op)),
+        lambda op: jax.jit(jax.hessian(total(op))),
+        lambda op: jax.jacfwd(jax.jacfwd(total(op))),
+        lambda op: jax.jit(jax.jacrev(jax.jacrev(total(op)))),
     ],
     ids=[
         "eager",
@@ -86,6 +90,10 @@ def total(op):
         "grad_vmap",
         "jit_vmap_grad",
         "jvp_grad",
+        "hessian",
+        "jit_hessian",
+        "jacfwd_jacfwd",
+        "jit_jacrev_jacrev",
     ],
 )
 def test_explicit_sharding(op, transform):

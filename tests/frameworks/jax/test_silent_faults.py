@@ -78,6 +78,25 @@ def test_a_fake_that_says_float64_means_float32_while_x64_is_off():
         assert wide(X).dtype == jax.jit(wide)(X).dtype == np.float64
 
 
+@pytest.mark.parametrize("how", ["eager", "jit", "vmap", "jit_vmap"])
+@pytest.mark.parametrize("flavour", ["numpy", "array_api"])
+def test_arrays_of_64_bits_while_x64_is_off(how, flavour):
+    op = ow.custom_op(
+        f"jaxf::wide_{how}_{flavour}",
+        lambda x: x * x,
+        mutates_args=(),
+        schema="(Tensor x) -> Tensor",
+        flavour=flavour,
+    )
+    op.register_fake(ow.empty_like)
+    op.register_vmap(lambda info, in_dims, x: (op(x), in_dims[0]))
+    with jax.enable_x64(True):
+        x = jnp.asarray([[0.5, -1.25]], jnp.float64)
+    f = jax.vmap(op) if "vmap" in how else op
+    got = (jax.jit(f) if "jit" in how else f)(x)
+    np.testing.assert_array_equal(got, [[0.25, 1.5625]])
+
+
 def test_two_equal_calls_of_a_random_operator_are_both_run():
     calls = []
 

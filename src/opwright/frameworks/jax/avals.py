@@ -109,6 +109,11 @@ def sharded_like(array: Any, aval: Any) -> Any:
     return jax.sharding.reshard(array, axes)
 
 
+def sharded_as(array: Any, aval: Any) -> Any:
+    """Return an array as an abstract value is on an explicit mesh: over its axes, or whole."""
+    return unsharded([array])[0] if _axes(aval) is None else sharded_like(array, aval)
+
+
 def _axes(aval: Any) -> Any:
     """Return the partition of an abstract value over an explicit mesh; None where it is whole."""
     spec = getattr(getattr(aval, "sharding", None), "spec", None)

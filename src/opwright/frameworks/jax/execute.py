@@ -85,9 +85,10 @@ def adopt(result: Any, device: Any, committed: bool, extra: int = 0) -> Any:
 
 
 def _watched() -> bool:
-    """Return whether a jitted function is run otherwise than as a program, or its results looked at."""
+    """Return whether a jitted function is no plain call of a program, or may not take NumPy's arrays."""
     config = jax.config
-    return bool(config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs)
+    looked_at = config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs
+    return bool(looked_at or config.jax_transfer_guard_host_to_device or config.jax_transfer_guard)
 
 
 @jax.jit
@@ -102,12 +103,10 @@ def hand_over(array: np.ndarray[Any, Any], device: Any, committed: bool, shardin
     if put is not None:
         where = sharding or jax.sharding.SingleDeviceSharding(device)
         return put(aval_of(array.shape, array.dtype), where, array, device, committed)
-    if committed:
-        return jax.device_put(array, device)
-    if jax.config.jax_default_device is None and device == _first_device() and not _watched():
+    usual = jax.config.jax_default_device is None and device == _first_device()
+    if usual and not committed and not _watched():
         return _identity(array)
-    with jax.default_device(device):
-        return jax.device_put(array)
+    return private.explicitly(array, device, committed)
 
 
 def run_here(plan: Plan, arrays: Sequence[Any]) -> list[Any] | None:

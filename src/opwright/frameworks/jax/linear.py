@@ -23,6 +23,7 @@ from opwright.frameworks.jax.avals import (
     is_inexact,
     same_axes,
     shaped,
+    sharded_as,
     sharded_like,
     unsharded,
     zeros,
@@ -81,8 +82,10 @@ class Linear(ABC):
     def apply_by_transposing(self, saved: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         """Return the tangents of the outputs, from the transpose alone."""
         at = [zeros(aval) for aval in self.out_avals()]
-        _, pull = jax.vjp(lambda *cotangents: self.transpose(saved, cotangents), *at)
-        return list(pull(list(tangents)))
+        grads, pull = jax.vjp(lambda *cotangents: self.transpose(saved, cotangents), *at)
+        # On an explicit mesh a tangent may lie otherwise than its gradient does, in a batch for example.
+        like = [sharded_as(one, jax.typeof(grad)) for one, grad in zip(tangents, grads, strict=True)]
+        return list(pull(like))
 
 
 class Part(Linear):

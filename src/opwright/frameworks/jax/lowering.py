@@ -111,7 +111,8 @@ def _as_promised(plan: Plan, index: int, result: Any, aval: Any) -> Any:
     dtype = result.dtype
     if tuple(result.shape) != tuple(aval.shape) or canonical(dtype) != aval.dtype:
         raise callbacks.differs(plan, callbacks.described(aval), callbacks.described(result), index)
-    if isinstance(result, jax.core.Tracer) and not getattr(jax.typeof(result), "weak_type", False):
+    strong = isinstance(result, jax.core.Tracer) and not getattr(jax.typeof(result), "weak_type", False)
+    if strong and dtype == aval.dtype:  # an array from where x64 was on has another
         return result
     return jax.lax.convert_element_type(result, aval.dtype)
 

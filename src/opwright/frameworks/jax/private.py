@@ -46,7 +46,10 @@ def device_put() -> Callable[..., Any] | None:
         return None
 
     def put(aval: Any, sharding: Any, array: Any, device: Any, committed: bool) -> Any:
-        return entry(aval, sharding, [array], [device], committed)
+        try:
+            return entry(aval, sharding, [array], [device], committed)
+        except jax.errors.JaxRuntimeError:  # jax.transfer_guard may refuse what nobody wrote down
+            return explicitly(array, device, committed)
 
     device = jax.devices("cpu")[0]
     sharding = jax.sharding.SingleDeviceSharding(device)
@@ -57,6 +60,14 @@ def device_put() -> Callable[..., Any] | None:
     except (TypeError, ValueError, RuntimeError, AttributeError):
         return None
     return put if right else None
+
+
+def explicitly(array: Any, device: Any, committed: bool) -> Any:
+    """Return a JAX array of a NumPy array by a transfer that JAX counts as asked for."""
+    if committed:
+        return jax.device_put(array, device)
+    with jax.default_device(device):
+        return jax.device_put(array)
 
 
 @cache
