@@ -169,3 +169,26 @@ def test_an_operator_without_outputs_runs_for_what_it_does():
     jax.vmap(lambda x: watch(x))(jnp.stack([X, 2 * X]))
     jax.effects_barrier()
     np.testing.assert_array_equal(sorted(x[0] for x in seen), [0.5, 1.0])
+
+
+@ow.custom_op("jaxm::two_", mutates_args=("x", "ys"))
+def two_(x: np.ndarray, ys: list[np.ndarray]) -> None:
+    x += 1
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_one_reference_for_two_mutated_arguments_is_refused(wrap):
+    def f(x):
+        ref = jax.new_ref(x)
+        two_(jax.new_ref(x), [ref, jax.new_ref(x)])
+        two_(x, [x, x])  # arrays never change, so that each has a new value of its own
+        two_(ref, [jax.new_ref(x), ref])
+
+    with pytest.raises(ow.errors.ArgumentError) as caught:
+        wrap(f)(jnp.ones(3))
+    assert str(caught.value) == (
+        "jaxm::two_: argument ys[1] is a mutable reference that is mutated already\n"
+        "  expected: another reference for each argument that is mutated\n"
+        "  got: one reference twice, of which only one new value could be kept\n"
+        "  to fix: pass jax.new_ref(ys[1][...])"
+    )

@@ -159,6 +159,16 @@ class Splitter:
                         fix=f"pass {path}[...]",
                     )
                 )
+            if any(value is one for one, _ in found.refs):
+                raise ArgumentError(
+                    layout(
+                        f"{self.record.qualname}: argument {path} is a mutable reference "
+                        "that is mutated already",
+                        expected="another reference for each argument that is mutated",
+                        got="one reference twice, of which only one new value could be kept",
+                        fix=f"pass jax.new_ref({path}[...])",
+                    )
+                )
             found.refs.append((value, len(found.arrays)))
             value = value[...]
         found.arrays.append(self._accepted(path, value))

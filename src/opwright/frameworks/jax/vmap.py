@@ -17,7 +17,7 @@ import numpy as np
 from opwright.errors import OutputError, layout
 from opwright.frameworks.base import of_flavour
 from opwright.frameworks.jax.arguments import flatten_outputs
-from opwright.frameworks.jax.avals import is_live, no_tangent, shaped, without_axis
+from opwright.frameworks.jax.avals import canonical, is_live, no_tangent, shaped, without_axis
 from opwright.frameworks.jax.callbacks import Compute, Plan, described, fill
 from opwright.frameworks.jax.ffi import Target, text
 from opwright.frameworks.jax.primitive import Computation
@@ -79,7 +79,7 @@ def compare(
     """Raise where a rule's outputs are not those that the fake says, with a batch axis at most."""
     for index, (out, dim, aval) in enumerate(zip(outs, out_dims, expected, strict=True)):
         got = _without(jax.typeof(out), dim)
-        if got.shape != aval.shape or got.dtype != aval.dtype:
+        if got.shape != aval.shape or canonical(got.dtype) != aval.dtype:
             text = f"{described(aval)} as output {index}, without the batch axis {dim} (the fake)"
             raise _wrong(what, rule, text, described(got))
 
