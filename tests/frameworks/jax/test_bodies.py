@@ -224,3 +224,104 @@ def test_rows_of_other_dtypes_are_refused_without_a_program():
         "  got: int32[4]\n"
         f"  registered at: {mixed._record.source}"
     )
+
+
+# ------------------------------------------------------------------------------------- several outputs
+
+
+def several(body, *, looped):
+    """Return a compiled operator of two outputs, and what switches ``body(x)`` on after the first calls."""
+    on = []
+
+    def kernel(x):
+        return body(x) if on else (np.asarray(x * 2), np.asarray(x.sum()))
+
+    schema = "(Tensor x) -> (Tensor, Tensor)"
+    name = f"jaxb::op{next(_counter)}"
+    op = ow.custom_op(name, mutates_args=(), schema=schema, flavour="numpy")(kernel)
+    op.register_fake(lambda x: (ow.empty_like(x), x.new_empty(())))
+    return jax.jit(jax.vmap(op) if looped else op), on
+
+
+def warm_several(f, x):
+    for _ in range(CHECKED_CALLS + 2):
+        same_several(f(x), x)
+
+
+def same_several(got, x):
+    assert [one.dtype for one in got] == [x.dtype] * 2
+    np.testing.assert_array_equal(got[0], x * 2)
+    np.testing.assert_array_equal(np.asarray(got[1]).ravel(), np.atleast_2d(x).sum(1))
+
+
+SEVERAL_RIGHT = {
+    "scalars of NumPy": lambda x: (x * 2, x.sum()),
+    "a list": lambda x: [x * 2, np.asarray(x.sum())],
+    "64 bits, which JAX makes 32": lambda x: (x.astype(np.float64) * 2, np.float64(x.sum())),
+    "a step between elements": lambda x: (np.repeat(x * 2, 2)[::2], x.sum()),
+}
+
+
+@pytest.mark.parametrize("looped", [False, True])
+@pytest.mark.parametrize("right", SEVERAL_RIGHT)
+def test_several_results(right, looped):
+    f, on = several(SEVERAL_RIGHT[right], looped=looped)
+    x = jnp.arange(12.0).reshape(3, 4) if looped else jnp.arange(4.0)
+    warm_several(f, x)
+    on.append(True)
+    same_several(f(x), x)
+
+
+SEVERAL_WRONG = {
+    "the first's dtype": (
+        lambda x: (x.astype(np.int32), x.sum()),
+        "output 0 of the kernel and the fake differ",
+    ),
+    "the second's dtype": (
+        lambda x: (x, x.sum().astype(np.int32)),
+        "output 1 of the kernel and the fake differ",
+    ),
+    "the second's shape": (lambda x: (x * 2, x[:1] * 2), "output 1 of the kernel and the fake differ"),
+    "one that would be spread": (
+        lambda x: (x[:1] * 2, x.sum()),
+        "output 0 of the kernel and the fake differ",
+    ),
+    "one too few": (lambda x: (x * 2,), "something else than its schema says"),
+    "no array": (lambda x: (x * 2, 1.0), "something else than its schema says"),
+    "nothing": (lambda x: None, "something else than its schema says"),
+}
+
+
+@pytest.mark.parametrize("looped", [False, True])
+@pytest.mark.parametrize("wrong", SEVERAL_WRONG)
+def test_any_wrong_one_of_several_is_refused(wrong, looped):
+    body, text = SEVERAL_WRONG[wrong]
+    f, on = several(body, looped=looped)
+    x = jnp.arange(12.0).reshape(3, 4) if looped else jnp.arange(4.0)
+    warm_several(f, x)
+    on.append(True)
+    with pytest.raises(REFUSED, match=text):
+        f(x)
+
+
+@pytest.mark.parametrize("looped", [False, True])
+def test_several_results_and_a_kept_input(looped):
+    kept = []
+    f, on = several(lambda x: kept.append(x) or (x * 2, x.sum()), looped=looped)
+    x = jnp.arange(12.0).reshape(3, 4) if looped else jnp.arange(4.0)
+    warm_several(f, x)
+    on.append(True)
+    with pytest.raises(REFUSED, match="keeps a view of one of its arrays after the call"):
+        f(x)
+
+
+@pytest.mark.parametrize("looped", [False, True])
+def test_several_results_that_share_memory_are_refused_at_first(looped):
+    def body(x):
+        out = x * 2
+        return out, out[..., 0]
+
+    f, on = several(body, looped=looped)
+    on.append(True)
+    with pytest.raises(REFUSED, match="may not alias"):
+        f(jnp.arange(12.0).reshape(3, 4) if looped else jnp.arange(4.0))

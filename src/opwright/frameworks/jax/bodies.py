@@ -34,6 +34,14 @@ def _is_plain(record: OpOverload, kernel: Kernel) -> bool:
     return kernel.flavour == "numpy" and one and not schema.mutated and not kernel.with_keyset
 
 
+def _is_several(record: OpOverload, kernel: Kernel) -> bool:
+    """Return whether a kernel returns a tuple of arrays of NumPy, mutates nothing and takes no outputs."""
+    schema = record.schema
+    tensors = bool(schema.returns) and all(str(entry.type) == "Tensor" for entry in schema.returns)
+    several = tensors and not is_one(record) and not takes_out(kernel, schema)
+    return kernel.flavour == "numpy" and several and not schema.mutated and not kernel.with_keyset
+
+
 class _Source:
     """The names in a generated function: arrays, static arguments, and how the kernel is called."""
 
@@ -45,7 +53,8 @@ class _Source:
         self.prefix = self.names.prefix
         self.count = len(paths(record.schema, template))
         self.arrays = [f"{self.prefix}a{index}" for index in range(self.count)]
-        self.out, self.result = self.prefix + "out", self.prefix + "result"
+        self.outs = [f"{self.prefix}out{index}" for index in range(len(record.schema.returns))]
+        self.out, self.result = self.outs[0], self.prefix + "result"
         self.names.add("kernel", kernel.fn)
         self.names.add("unchecked", state_of(record).unchecked)
 
@@ -112,15 +121,19 @@ def _flatten(record: OpOverload, kernel: Kernel) -> Callable[[Any], list[Any]]:
 
 def lean(record: OpOverload, kernel: Kernel, template: Template) -> Any:
     """Return what generates the body of a plain NumPy kernel for XLA's buffers; None for other kernels."""
-    if not _is_plain(record, kernel):
+    several = _is_several(record, kernel)
+    if not several and not _is_plain(record, kernel):
         return None
 
     def generate(
         plan: Plan, view: Callable[[Any], Any], mapped: Sequence[bool] | None = None
     ) -> Callable[..., None]:
         source = _Source(record, kernel, template)
-        once = _once(source, plan) if mapped is None else _each(source, plan, mapped)
-        return _body(source, plan, view, once, looped=mapped is not None)
+        if mapped is None:
+            lines = _once_several(source, plan) if several else _once(source, plan)
+        else:
+            lines = _each(source, plan, mapped, several=several)
+        return _body(source, plan, view, lines, looped=mapped is not None)
 
     return generate
 
@@ -141,7 +154,58 @@ def _once(source: _Source, plan: Plan) -> list[str]:
     ]
 
 
-def _each(source: _Source, plan: Plan, mapped: Sequence[bool]) -> list[str]:
+def _once_several(source: _Source, plan: Plan) -> list[str]:
+    """Return the lines that call the kernel and put its results into the outputs."""
+    passed = source.passed(source.arrays)
+    whole = [(f"{out}.dtype", f"{out}.shape") for out in source.outs]
+    return [
+        source.call(passed, None),
+        source.checked(passed, "None"),
+        *_scalars(source, whole),
+        *_spread(source, plan, source.outs, whole),
+        f"{' = '.join([source.result, *_items(source)])} = None",
+    ]
+
+
+def _items(source: _Source) -> list[str]:
+    return [f"{source.prefix}item{index}" for index in range(len(source.outs))]
+
+
+def _scalars(source: _Source, like: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the lines that name the class of NumPy's scalar that counts as each result, if one does."""
+    return [
+        f"{source.prefix}scalar{index} = None if {shape} else {dtype}.type"
+        for index, (dtype, shape) in enumerate(like)
+    ]
+
+
+def _spread(
+    source: _Source, plan: Plan, targets: Sequence[str], like: Sequence[tuple[str, str]]
+) -> list[str]:
+    """Return the lines that put results into targets like these; any that do not fit go the general way."""
+    add, prefix, result, items = source.names.add, source.prefix, source.result, _items(source)
+    record, kernel = source.record, source.kernel
+    flatten = _flatten(record, kernel)
+    fill = add("fill", lambda outs, returned: write(plan, outs, flatten(returned)))
+    array, fits = add("ndarray", np.ndarray), prefix + "fits"
+    tests = [
+        f"({item}.__class__ is {array} and {item}.dtype is {dtype} and {item}.shape == {shape}"
+        f" or {item}.__class__ is {prefix}scalar{index})"
+        for index, (item, (dtype, shape)) in enumerate(zip(items, like, strict=True))
+    ]
+    count = f"{add('len', len)}({result}) == {len(items)}"
+    return [
+        f"{fits} = {result}.__class__ is {add('tuple', tuple)} and {count}",
+        f"if {fits}:",
+        f"    {', '.join(items)}, = {result}",
+        f"    {fits} = {' and '.join(tests)}",
+        f"if {fits}:",
+        *(f"    {target}[...] = {item}" for target, item in zip(targets, items, strict=True)),
+        f"else: {fill}(({', '.join(targets)},), {result})",
+    ]
+
+
+def _each(source: _Source, plan: Plan, mapped: Sequence[bool], *, several: bool) -> list[str]:
     """Return the lines that call the kernel for each row of the mapped arrays."""
     prefix, add = source.prefix, source.names.add
     row = [f"{prefix}r{index}" for index in range(source.count)]
@@ -149,12 +213,17 @@ def _each(source: _Source, plan: Plan, mapped: Sequence[bool]) -> list[str]:
     passed = source.passed([row[i] if one else source.arrays[i] for i, one in enumerate(mapped)])
     into = takes_out(source.kernel, source.record.schema)
     # The general way looks at the aliasing of outputs in the first calls.
-    general = add("general", lambda arrays, out: write(plan, [out], plan.compute(arrays, [out])))
-    add("ndarray", np.ndarray)
-    add("fill", _fill(source.record, source.kernel, plan))
+    general = add("general", lambda arrays, outs: write(plan, outs, plan.compute(arrays, outs)))
     rows = [f"{add('rows', _rows)}({source.arrays[i]})" for i in on]
     named = [row[i] for i in on]
-    lines = [f"if {prefix}unchecked[0]: {general}([{', '.join(source.arrays)}], {source.out})"]
+    lists = f"[{', '.join(source.arrays)}], [{', '.join(source.outs)}]"
+    lines = [f"if {prefix}unchecked[0]: {general}({lists})"]
+    if several:
+        lines += ["else:", *(f"    {line}" for line in _several_rows(source, plan, passed, rows, named))]
+        used = [*_items(source), *(f"{prefix}each{index}" for index in range(len(source.outs)))]
+        return [*lines, f"{' = '.join([*named, *used, source.result])} = None"]
+    add("ndarray", np.ndarray)
+    add("fill", _fill(source.record, source.kernel, plan))
     if not into:
         lines += [
             f"elif ({prefix}memory := {add('flat', _flat)}({source.out})) is not None:",
@@ -209,6 +278,23 @@ def _any_rows(
     ]
 
 
+def _several_rows(
+    source: _Source, plan: Plan, passed: Mapping[str, str], rows: Sequence[str], named: Sequence[str]
+) -> list[str]:
+    """Return the lines of a loop over tuples of results."""
+    prefix, outs = source.prefix, source.outs
+    each = [f"{prefix}each{index}" for index in range(len(outs))]
+    like = [(f"{prefix}dtype{index}", f"{prefix}shape{index}") for index in range(len(outs))]
+    pairs = ", ".join([*rows, *(f"{prefix}rows({out})" for out in outs)])
+    return [
+        *(f"{d}, {s} = {out}.dtype, {out}.shape[1:]" for (d, s), out in zip(like, outs, strict=True)),
+        *_scalars(source, like),
+        f"for {', '.join([*named, *each])} in {source.names.add('zip', zip)}({pairs}):",
+        f"    {source.call(passed, None)}",
+        *(f"    {line}" for line in _spread(source, plan, each, like)),
+    ]
+
+
 def _rows(array: np.ndarray[Any, Any]) -> Any:
     """Return the rows of an array as arrays; those of a 1-d array are 0-d."""
     return array if array.ndim > 1 else [array[i, ...] for i in range(len(array))]
@@ -231,18 +317,18 @@ _COPIED_BY_SLICE = frozenset(map(np.dtype, "?bBhHiIlLqQefd"))
 def _body(
     source: _Source, plan: Plan, viewed: Callable[[Any], Any], lines: list[str], *, looped: bool
 ) -> Callable[..., None]:
-    """Return the body for XLA's buffers, inputs and then the output."""
+    """Return the body for XLA's buffers, inputs and then outputs."""
     add, prefix = source.names.add, source.prefix
     view, error = add("view", viewed), prefix + "error"
-    buffers = [f"{prefix}b{index}" for index in range(source.count)]
-    opened = [f"{array} = {view}({buffer})" for array, buffer in zip(source.arrays, buffers, strict=True)]
+    arrays = [*source.arrays, *source.outs]
+    buffers = [f"{prefix}b{index}" for index in range(len(arrays))]
+    opened = [f"{array} = {view}({buffer})" for array, buffer in zip(arrays, buffers, strict=True)]
     opened += [f"{array}.setflags(write=False)" for array in source.arrays]
-    opened += [f"{source.out} = {view}({prefix}b{source.count})"]
     body = ["try:", *(f"    {line}" for line in (*opened, *lines))]
     body += [f"except {add('exception', BaseException)} as {error}:"]
     body += [f"    raise {add('failure', failure)}({add('plan', plan)}, {error}) from None"]
     references, held = add("references", sys.getrefcount), add("held", require_released)
-    for array in (*source.arrays, source.out) if private.COUNTS_TELL else ():
+    for array in arrays if private.COUNTS_TELL else ():
         # The check takes the only reference: nobody else has one unless the kernel does.
         body += [
             f"if {references}({array}) > {private.REFERENCES_TO_A_LOCAL}:",
@@ -251,8 +337,7 @@ def _body(
             f"    {held}({prefix}plan, {prefix}own.pop())",
         ]
     title = f"{source.record.qualname} in a program of jax{', looped' if looped else ''}"
-    parameters = ", ".join([*buffers, f"{prefix}b{source.count}"])
-    return compile_function(title, "body", parameters, body, source.names)
+    return compile_function(title, "body", ", ".join(buffers), body, source.names)
 
 
 def _fill(record: OpOverload, kernel: Kernel, plan: Plan) -> Callable[[Any, Any], None]:
