@@ -261,3 +261,30 @@ def test_primals_and_tangents_may_be_numbers(x):
     np.testing.assert_allclose(jax.vjp(sine, x)[1](jnp.float32(2.0))[0], 2 * np.cos(1.5), rtol=1e-5)
     np.testing.assert_allclose(jax.linearize(sine, x)[1](one), np.cos(1.5), rtol=1e-5)
     np.testing.assert_allclose(jax.hessian(sine)(x), -np.sin(1.5), rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_an_operator_is_not_transposed(wrap):
+    @jax.custom_jvp
+    def twice(x):
+        return 2 * x
+
+    twice.defjvp(lambda primals, tangents: (twice(*primals), scaled(*tangents)))
+
+    @ow.custom_op("jaxa::scaled", mutates_args=())
+    def scaled(x: np.ndarray) -> np.ndarray:
+        return x * np.float32(2)
+
+    scaled.register_fake(ow.empty_like)
+    x = jnp.ones(3)
+    np.testing.assert_array_equal(wrap(lambda x: jax.jvp(twice, (x,), (x,))[1])(x), [2] * 3)
+    text = (
+        "jaxa::scaled is called on the tangents of a derivative, and JAX transposes it\n"
+        "  expected: a linear function: an operator is not known to be one\n"
+        "  got: a call in the rule of a jax.custom_jvp, or jax.linear_transpose of the operator itself\n"
+        "  to fix: write that rule with jax.custom_vjp, or take jax.vjp of the operator"
+    )
+    for f in (jax.grad(lambda x: twice(x).sum()), lambda x: jax.linear_transpose(scaled, x)(x)):
+        with pytest.raises(ow.errors.UnsupportedError) as caught:
+            wrap(f)(x)
+        assert str(caught.value) == text

@@ -507,7 +507,7 @@ def test_no_kernel_for_the_device():
 
 
 def test_an_operator_has_no_transpose():
-    with pytest.raises(NotImplementedError, match=r"Transpose rule.*jaxe\.doubled"):
+    with pytest.raises(NotImplementedError, match="jaxe::doubled is called on the tangents"):
         jax.linear_transpose(lambda x: doubled(x), X)(X)
 
 

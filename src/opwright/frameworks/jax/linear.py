@@ -2,7 +2,7 @@
 
 * The linear primitive's transpose is the author's backward; its value is the author's jvp rule, or else the
   transpose of the backward, taken by ``jax.vjp`` at zero (``jax.linear_transpose`` would need a transpose
-  rule of every operator that the backward calls). The operator itself has no transpose rule.
+  rule of every operator that the backward calls). The operator itself is never transposed.
 * Arrays that ``setup_context`` keeps become operands, everything else a static part that is compared by
   type and value.
 * Complex: the author's rules follow torch, whose gradient is the conjugate of JAX's cotangent.

@@ -14,6 +14,7 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from opwright.errors import UnsupportedError, layout
 from opwright.frameworks.jax import private
 from opwright.frameworks.jax.callbacks import Plan, original_errors
 from opwright.frameworks.jax.execute import check_numbers, concrete, run_here
@@ -91,6 +92,7 @@ def primitive(name: str) -> Any:
         made.def_impl(_run)
         made.def_abstract_eval(lambda *avals, call: call.abstract(avals))
         ad.primitive_jvps[made] = lambda primals, tangents, *, call: call.jvp(primals, tangents)
+        ad.primitive_transposes[made] = _transpose
         batching.fancy_primitive_batchers[made] = _batch
         for platform in PLATFORMS:
             mlir.register_lowering(made, partial(_lower, platform), platform=platform)
@@ -104,6 +106,20 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, call: Computa
         outs = call.bind(*args)
         return outs, [None] * len(outs)
     return call.batch(axis, args, dims)
+
+
+def _transpose(cotangents: Sequence[Any], *args: Any, call: Computation) -> list[Any]:
+    if all(type(one) is ad.Zero for one in cotangents):
+        return [None] * len(args)
+    name = call.name.replace(".", "::", 1)
+    raise UnsupportedError(
+        layout(
+            f"{name} is called on the tangents of a derivative, and JAX transposes it",
+            expected="a linear function: an operator is not known to be one",
+            got="a call in the rule of a jax.custom_jvp, or jax.linear_transpose of the operator itself",
+            fix="write that rule with jax.custom_vjp, or take jax.vjp of the operator",
+        )
+    )
 
 
 def _lower(platform: str, context: Any, *operands: Any, call: Computation) -> Any:
