@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.errors import AliasError, GradientError, UnsupportedError, layout
+from opwright.errors import AliasError, GradientError, StaleError, UnsupportedError, layout
 from opwright.frameworks.torch import jvp, private
 from opwright.frameworks.torch.call import Call
 from opwright.frameworks.torch.gradients import checked, missing_formula
@@ -82,6 +82,8 @@ class Dispatch(private.SingleLevelFunction):
         else:
             with private.below_autograd():
                 out = state.apply(redispatch, tuple(inputs), keyset)
+        if state.record.stale is not None:
+            raise _redefined(state)
         outputs = call.spread_outputs(inputs, out)
         call.shapes = [v.shape if isinstance(v, torch.Tensor) else None for v in values]
         _refuse_inputs(call, values, outputs)
@@ -138,12 +140,15 @@ def make_kernel(state: Lowered, make_lean: Callable[..., Any] | None = None) -> 
     grad_enabled, any_requires_grad = torch.is_grad_enabled, private.any_requires_grad
     functorch_active, forward_ad = private.functorch_active, torch.autograd.forward_ad
     dispatch_modes = private.dispatch_mode_count
-    native = state.native
+    native, record = state.native, state.record
     plain = not state.mutated and all(str(entry.type) == "Tensor" for entry in state.record.schema.returns)
 
     def go_on(*args: Any, **kwargs: Any) -> Any:
         with below():
-            return native(*args, **kwargs)
+            out = native(*args, **kwargs)
+        if record.stale is not None:
+            raise _redefined(state)
+        return out
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         full = functorch_active() or forward_ad._current_level >= 0  # noqa: SLF001
@@ -164,6 +169,17 @@ def make_kernel(state: Lowered, make_lean: Callable[..., Any] | None = None) -> 
         return apply(state, keyset, flat, full=full)
 
     return private.never_traced(kernel)
+
+
+def _redefined(state: Lowered) -> StaleError:
+    """Return the error for a call during which the operator was redefined: another kernel may have run."""
+    return StaleError(
+        layout(
+            f"operator {state.record.qualname} {state.record.stale}, during a call that records a gradient",
+            registered=state.record.source,
+            fix="call it again",
+        )
+    )
 
 
 def _has_tangents(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

@@ -27,6 +27,7 @@ from opwright.frameworks.torch import (
     mutation,
     opaque,
     private,
+    retired,
     returned,
     torch_dispatch,
     triton,
@@ -61,7 +62,9 @@ def attach(record: OpOverload) -> Lowered:
     state.fragment = Library(namespace, "FRAGMENT")
     tags = tuple(tag for tag in (getattr(torch.Tag, name, None) for name in record.tags) if tag is not None)
     try:
-        state.fragment.define(state.op_name + torch_signature(record.schema), tags=tags)
+        signature = torch_signature(record.schema)
+        retired.wait_for_calls(record.qualname, signature)
+        state.fragment.define(state.op_name + signature, tags=tags)
         state.native = getattr(getattr(getattr(torch.ops, namespace), name), record.overload or "default")
         record.lowered["torch"] = state
         sync(state)
@@ -116,7 +119,7 @@ def _drop(state: Lowered, library: Library) -> None:
     """Destroy a library, with every kernel that it holds."""
     for slot in [slot for slot, held_by in state.installed.items() if held_by is library]:
         del state.installed[slot]
-    private.destroy(library)
+    retired.destroy(library)
 
 
 def sync_opaque(state: Lowered) -> None:
@@ -224,4 +227,4 @@ def detach(state: Lowered) -> None:
     for library in set(state.installed.values()):
         _drop(state, library)
     if state.fragment is not None:
-        private.destroy(state.fragment)
+        retired.destroy(state.fragment)

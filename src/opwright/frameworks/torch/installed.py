@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.errors import RegistrationError, layout
-from opwright.frameworks.torch import backend, private
+from opwright.frameworks.torch import backend, private, retired
 from opwright.keys import device_of
 from opwright.overload import Kernel
 
@@ -74,7 +74,7 @@ class Installed:
         for handle in self.handles:
             handle.destroy()
         self.handles.clear()
-        private.destroy(self.library)
+        retired.destroy(self.library)
 
 
 def install(

@@ -260,6 +260,11 @@ def destroy(library: torch.library.Library) -> None:
     library._destroy()  # noqa: SLF001
 
 
+def registrations(library: torch.library.Library) -> list[str]:
+    """Return ``namespace/name/key`` of every kernel in a library."""
+    return list(getattr(library, "_op_impls", ()))
+
+
 # ------------------------------------------------------------------------------------------ Triton kernels
 
 dispatch_modes: Callable[[], Any] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: True)  # noqa: SLF001

@@ -1,0 +1,92 @@
+"""Taking libraries out of torch's dispatcher while other threads may be calling what they hold.
+
+* A call holds no reference to what it enters: it may be waiting for the interpreter's lock inside torch, in
+  front of a kernel of Python's. So kernels that are taken out live on for a while where there are threads.
+* Torch frees an operator with its last registration, though overload objects of it may still be called. So
+  one registration stays for each name that was taken out, at a key where it stands for nothing.
+* A call that waits there reads the schema once more when it goes on. So a name that gets another schema gets
+  it only after such calls have had the time to go on; kernels are gone by then, and no further one comes.
+* Without other threads nothing is kept, and nothing waits.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from opwright.frameworks.torch import private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SECONDS = 60.0
+"""How long a kernel lives on: by far more than a thread waits for the interpreter's lock."""
+
+_NOWHERE = "AutocastXLA"
+"""A key at which torch skips every operator anyhow."""
+
+_SEEN_AT = {
+    "CompositeExplicitAutograd": ("CPU", "CUDA", "PrivateUse3"),
+    "CompositeImplicitAutograd": ("CPU", "CUDA", "AutogradCPU", "PrivateUse3"),
+    "Autograd": ("AutogradCPU", "AutogradCUDA", "AutogradPrivateUse3"),
+}
+"""Where kernels of keys that stand for several are found."""
+
+_TURNS = 4
+"""How often each thread could have had the interpreter's lock before a name gets another schema."""
+
+_kept: deque[tuple[float, list[Any]]] = deque()
+_names: dict[str, torch.library.Library] = {}
+_schemas: dict[str, str] = {}
+
+
+def destroy(library: torch.library.Library) -> None:
+    """Destroy a library: its kernels and operators are gone from the dispatcher."""
+    now = time.monotonic()
+    if threading.active_count() == 1:
+        _kept.clear()
+    else:
+        while _kept and now - _kept[0][0] > _SECONDS:
+            _kept.popleft()
+        slots = list(_slots(library))
+        _kept.append((now, [_kernel_at(name, key) for name, key in slots]))
+        for name in {name for name, _ in slots}:
+            _keep_name(name)
+    private.destroy(library)
+
+
+def wait_for_calls(qualname: str, signature: str) -> None:
+    """Let calls of an operator that had this name before go on, where it had another schema."""
+    before = _schemas.get(qualname, signature)
+    _schemas[qualname] = signature
+    if before != signature and threading.active_count() > 1:
+        time.sleep(_TURNS * threading.active_count() * sys.getswitchinterval())
+
+
+def _slots(library: torch.library.Library) -> Iterator[tuple[str, str]]:
+    """Yield the qualified name and a runtime key of each kernel of a library."""
+    for entry in private.registrations(library):
+        namespace, name, key = entry.split("/")
+        for one in _SEEN_AT.get(key, (key,)):
+            yield f"{namespace}::{name}", one
+
+
+def _kernel_at(qualname: str, key: str) -> Any:
+    """Return the kernel that torch calls at a runtime key, alive while it is held; None for none."""
+    try:
+        return private.computed_kernel(qualname, key)
+    except RuntimeError:
+        return None
+
+
+def _keep_name(qualname: str) -> None:
+    """Let torch keep its entry of an operator from now on, whether it is defined or not."""
+    if qualname not in _names:
+        namespace, _, name = qualname.partition("::")
+        library = _names[qualname] = torch.library.Library(namespace, "IMPL")
+        library.impl(name, torch.library.fallthrough_kernel, _NOWHERE)

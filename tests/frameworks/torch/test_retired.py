@@ -1,0 +1,188 @@
+"""Operators that are redefined and destroyed while other threads call them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+
+import opwright as ow
+from opwright.errors import StaleError
+from opwright.frameworks.torch import retired
+
+STRESS = """
+import sys
+import threading
+import time
+import torch
+import opwright as ow
+
+sys.setswitchinterval(1e-5)
+torch.set_num_threads(1)
+
+def define():
+    @ow.custom_op("stress::f", mutates_args=())
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    f.register_fake(torch.empty_like)
+    f.register_autograd(lambda ctx, g: g * 2)
+    return f
+
+class Sub(torch.Tensor):
+    pass
+
+current, done, right, errors = define(), False, 0, set()
+x = torch.ones(4)
+y = torch.ones(4, requires_grad=True)
+
+def call(n):
+    global right
+    while not done:
+        try:
+            if n == 0:
+                out = torch.ops.stress.f(x)
+            elif n == 1:
+                out = current(x.as_subclass(Sub))
+            elif n == 2:
+                out = torch.ops.stress.f(y)
+                out.sum().backward()
+            else:
+                out = current(y)
+            assert out.tolist() == [2, 2, 2, 2]
+            right += 1
+        except AssertionError:
+            errors.add("wrong")
+            raise
+        except (RuntimeError, AttributeError, KeyError, NotImplementedError):
+            pass  # it was not there just then
+
+threads = [threading.Thread(target=call, args=(n,)) for n in range(4)]
+for thread in threads:
+    thread.start()
+"""
+
+END = """
+done = True
+for thread in threads:
+    thread.join()
+assert not errors and right, (errors, right)
+out = current(torch.ones(4, requires_grad=True))
+out.sum().backward()
+assert out.tolist() == [2, 2, 2, 2]
+print("fine")
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for _ in range(60): current = define()",
+        "for _ in range(60): current.register_kernel('cpu', lambda x: x + x).destroy()",
+        "for _ in range(60): current.register_autocast('cpu', torch.float32).destroy()",
+    ],
+    ids=["redefined", "kernels", "autocast"],
+)
+def test_threads_call_what_another_one_takes_out(body):
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", STRESS + body + END],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.stdout == "fine\n", done.stderr[-4000:]
+
+
+@pytest.fixture
+def slow(ns):
+    """An operator whose kernel waits, defined by a function; and what it waits for."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def define(factor, *, waits):
+        @ow.custom_op(f"{ns}::f", mutates_args=())
+        def f(x: Tensor) -> Tensor:
+            if waits:
+                entered.set()
+                assert go_on.wait(60)
+            return x * factor
+
+        f.register_autograd(lambda ctx, g: g * factor)
+        return f
+
+    return define, entered, go_on
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_call_that_is_running_ends_with_the_code_that_it_began_with(slow, ns, direct):
+    define, entered, go_on = slow
+    first = define(2, waits=True)
+    call = first if direct else getattr(torch.ops, ns).f.default
+    results = []
+    thread = threading.Thread(target=lambda: results.append(call(torch.ones(2))))
+    thread.start()
+    assert entered.wait(60)
+    second = define(3, waits=False)
+    assert second(torch.ones(2)).tolist() == [3, 3]
+    go_on.set()
+    thread.join()
+    assert [one.tolist() for one in results] == [[2, 2]]
+
+
+def test_a_gradient_is_never_that_of_another_definition(slow, ns):
+    define, entered, go_on = slow
+    define(2, waits=True)
+    call = getattr(torch.ops, ns).f.default
+    errors = []
+
+    def run():
+        try:
+            call(torch.ones(2, requires_grad=True))
+        except StaleError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert entered.wait(60)
+    define(3, waits=False)
+    go_on.set()
+    thread.join()
+    (error,) = errors
+    assert str(error).startswith(f"operator {ns}::f was redefined at ")
+    assert "during a call that records a gradient" in str(error)
+
+
+def test_without_other_threads_nothing_is_kept(ns, monkeypatch):
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    lib = ow.Library(ns, "FRAGMENT")
+    lib.define("f(Tensor x) -> Tensor")
+    lib.impl("f", lambda x: x + 1, "CPU")
+    lib.destroy()
+    assert not retired._kept
+    assert f"{ns}::f" not in retired._names
+
+
+def test_what_is_kept_goes_after_a_while(ns, monkeypatch):
+    monkeypatch.setattr(threading, "active_count", lambda: 2)
+    monkeypatch.setattr(retired, "_SECONDS", 0.0)
+    for number in range(3):
+        lib = ow.Library(ns, "FRAGMENT")
+        lib.define(f"f{number}(Tensor x) -> Tensor")
+        lib.destroy()
+    assert len(retired._kept) <= 2
+    assert not hasattr(getattr(torch.ops, ns), "f0")
+
+
+def test_a_name_gets_another_schema_after_calls_have_gone_on(ns, monkeypatch):
+    waits = []
+    monkeypatch.setattr(retired.time, "sleep", waits.append)
+    monkeypatch.setattr(threading, "active_count", lambda: 3)
+    for schema in ("(Tensor x) -> Tensor", "(Tensor x) -> Tensor", "(Tensor x, int k) -> Tensor"):
+        ow.custom_op(f"{ns}::g", lambda x, k=1: x, mutates_args=(), schema=schema) if "k" in schema else (
+            ow.custom_op(f"{ns}::g", lambda x: x, mutates_args=(), schema=schema)
+        )
+    assert waits == [12 * sys.getswitchinterval()]
