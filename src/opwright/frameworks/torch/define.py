@@ -59,21 +59,32 @@ def attach(record: OpOverload) -> Lowered:
     private.require()
     namespace, _, name = record.name.partition("::")
     state = Lowered(record)
-    state.fragment = Library(namespace, "FRAGMENT")
-    tags = tuple(tag for tag in (getattr(torch.Tag, name, None) for name in record.tags) if tag is not None)
+    definition = _definition(record)
+    parked = retired.take_over(record.qualname, definition)
     try:
-        signature = torch_signature(record.schema)
-        retired.wait_for_calls(record.qualname, signature)
-        state.fragment.define(state.op_name + signature, tags=tags)
+        if parked is None:
+            state.fragment = Library(namespace, "FRAGMENT")
+            signature, tags = definition
+            retired.wait_for_calls(record.qualname, signature)
+            state.fragment.define(state.op_name + signature, tags=tags)
+        else:
+            state.fragment = parked.fragment
         state.native = getattr(getattr(getattr(torch.ops, namespace), name), record.overload or "default")
         record.lowered["torch"] = state
-        sync(state)
+        with retired.covered(parked):
+            sync(state)
     except BaseException as error:
         detach(state)
         if "multiple times" in str(error):
             raise _taken(record) from None
         raise
     return state
+
+
+def _definition(record: OpOverload) -> tuple[str, tuple[Any, ...]]:
+    """Return what torch is told of an overload: its signature and tags."""
+    tags = (getattr(torch.Tag, name, None) for name in record.tags)
+    return torch_signature(record.schema), tuple(tag for tag in tags if tag is not None)
 
 
 def _taken(record: OpOverload) -> DuplicateError:
@@ -189,7 +200,7 @@ def _impl(state: Lowered, key: str, kernel: Callable[..., Any] | None) -> Librar
     library = state.bundle
     assert library is not None  # noqa: S101  (what is wanted is installed in one go)
     for one in held.concrete_keys(state.record.qualname, key):
-        library.impl(state.op_name, kernel, one, with_keyset=key in _KEYSET)
+        library.impl(state.op_name, kernel, one, with_keyset=key in _KEYSET, allow_override=True)
     return library
 
 
@@ -220,11 +231,24 @@ def _implicit_kernel(state: Lowered) -> Callable[..., Any]:
     return implicit
 
 
-def detach(state: Lowered) -> None:
-    """Take the overload out of torch's dispatcher, with the operators that run its backwards."""
+def detach(state: Lowered, *, redefined: bool = False) -> None:
+    """Take the overload out of torch's dispatcher, with the operators that run its backwards.
+
+    Where it is being redefined and other threads may be calling it, what the new definition covers goes
+    only then.
+    """
     for inner in state.inner:
         detach(inner)
+    if redefined and state.fragment is not None and all(_is_plain(slot) for slot in state.installed):
+        libraries = list(dict.fromkeys(state.installed.values()))
+        if retired.park(state.record.qualname, _definition(state.record), state.fragment, libraries):
+            return
+    if state.fragment is not None:  # first, so that no further call comes
+        retired.undefine(state.record.qualname, _definition(state.record)[0], state.fragment)
     for library in set(state.installed.values()):
         _drop(state, library)
-    if state.fragment is not None:
-        retired.destroy(state.fragment)
+
+
+def _is_plain(slot: Any) -> bool:
+    """Return whether what is installed is a kernel or a fake, which others may cover."""
+    return isinstance(slot, str) and slot != "returned"

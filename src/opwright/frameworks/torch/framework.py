@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from opwright import registry
 from opwright.frameworks.base import Framework, Launching
 from opwright.frameworks.torch import (
     define,
@@ -73,7 +74,7 @@ class TorchFramework(Framework):
             return
         state = lowered_of(record)
         if event == "undefine":
-            define.detach(state)
+            define.detach(state, redefined=registry.records.get(record.key, record) is not record)
             fingerprint.remove(record)
             record.lowered.pop("torch", None)
         else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from opwright.frameworks.torch.convert import NAMED, to_torch
+from opwright.registry import require_live
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -154,8 +155,17 @@ def _default(argument: Argument) -> Any:
 
 
 def lowered_of(record: OpOverload) -> Lowered:
-    """Return what torch made of an attached record."""
-    found: Lowered = record.lowered["torch"]
+    """Return what torch made of an attached record.
+
+    Raises
+    ------
+    StaleError
+        If another thread has redefined or destroyed the operator.
+    """
+    found: Lowered | None = record.lowered.get("torch")
+    if found is None:
+        require_live(record)
+        raise KeyError(record.qualname)
     return found
 
 

@@ -4,8 +4,10 @@
   front of a kernel of Python's. So kernels that are taken out live on for a while where there are threads.
 * Torch frees an operator with its last registration, though overload objects of it may still be called. So
   one registration stays for each name that was taken out, at a key where it stands for nothing.
-* A call that waits there reads the schema once more when it goes on. So a name that gets another schema gets
-  it only after such calls have had the time to go on; kernels are gone by then, and no further one comes.
+* A call looks its kernel up without any lock. So a new definition covers the kernels of the old one before
+  these go, and has the old one's schema where they are alike: nothing is ever half there.
+* A call that waits reads the schema once more when it goes on. So a name that gets another schema gets it
+  only after such calls have had the time to go on; kernels are gone by then, and no further one comes.
 * Without other threads nothing is kept, and nothing waits.
 """
 
@@ -14,8 +16,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import warnings
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -43,6 +47,66 @@ _TURNS = 4
 _kept: deque[tuple[float, list[Any]]] = deque()
 _names: dict[str, torch.library.Library] = {}
 _schemas: dict[str, str] = {}
+"""The last schema of a name that was taken out."""
+
+
+class Parked(NamedTuple):
+    """What there is in torch of an operator that is being redefined."""
+
+    definition: tuple[str, tuple[Any, ...]]
+    fragment: torch.library.Library
+    kernels: list[torch.library.Library]
+
+
+_parked: dict[str, Parked] = {}
+
+
+def park(
+    qualname: str,
+    definition: tuple[str, tuple[Any, ...]],
+    fragment: torch.library.Library,
+    kernels: list[torch.library.Library],
+) -> bool:
+    """Leave an operator in torch until it is taken over; return whether there are threads to do so for."""
+    if threading.active_count() == 1:
+        return False
+    _parked[qualname] = Parked(definition, fragment, kernels)
+    return True
+
+
+def take_over(qualname: str, definition: tuple[str, tuple[Any, ...]]) -> Parked | None:
+    """Return what was parked under a name with the same definition; destroy what had another."""
+    parked = _parked.pop(qualname, None)
+    if parked is None or parked.definition == definition:
+        return parked
+    undefine(qualname, parked.definition[0], parked.fragment)
+    for library in parked.kernels:
+        destroy(library)
+    return None
+
+
+@contextmanager
+def covered(parked: Parked | None) -> Iterator[None]:
+    """Cover the kernels of a parked operator in a block; they go after it."""
+    if parked is None:
+        yield
+        return
+    try:
+        with warnings.catch_warnings():
+            # Torch warns once a process of any kernel that covers another.
+            warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
+            yield
+    finally:
+        for library in parked.kernels:
+            destroy(library)
+
+
+def undefine(qualname: str, signature: str, fragment: torch.library.Library) -> None:
+    """Take a definition out, so that no further call comes, and let those that run go on a little."""
+    destroy(fragment)
+    if threading.active_count() > 1:
+        _schemas[qualname] = signature
+        time.sleep(0.001)
 
 
 def destroy(library: torch.library.Library) -> None:
@@ -62,9 +126,7 @@ def destroy(library: torch.library.Library) -> None:
 
 def wait_for_calls(qualname: str, signature: str) -> None:
     """Let calls of an operator that had this name before go on, where it had another schema."""
-    before = _schemas.get(qualname, signature)
-    _schemas[qualname] = signature
-    if before != signature and threading.active_count() > 1:
+    if _schemas.pop(qualname, signature) != signature and threading.active_count() > 1:
         time.sleep(_TURNS * threading.active_count() * sys.getswitchinterval())
 
 
