@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
@@ -132,6 +133,7 @@ ROWS = {
 }
 
 
+@cache
 def named_tests() -> dict[int, list[str]]:
     """Return the tests of each row as ``path::name``, found by their names in the sources."""
     found: dict[int, list[str]] = {}
