@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import sys
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -92,8 +92,11 @@ def _count_of(array: Any) -> int:
     return sys.getrefcount(array)
 
 
-_SOLE = _count_of(np.empty(1))
-"""The count that ``sys.getrefcount`` gives a function for an argument that nobody else holds."""
+_SOLE = partial(_count_of, np.empty(1))() - 1
+"""The count that ``sys.getrefcount`` gives a function for an argument that nobody else holds.
+
+The ``partial`` holds it too: a call from C, which is the same whatever evaluates the interpreter's frames.
+"""
 
 
 def _count_of_local() -> int:
@@ -105,24 +108,13 @@ REFERENCES_TO_A_LOCAL = _count_of_local()
 """The count that ``sys.getrefcount`` gives for a local variable that nobody else holds."""
 
 
-def _through_two_calls(thing: Any) -> int:
-    return _count_of_argument(thing)
-
-
-def _count_of_argument(thing: Any) -> int:
-    return sys.getrefcount(thing)
-
-
-_TWO_CALLS = _through_two_calls(object())
-
-
 def references_of_two_calls() -> int:
-    """Return how many references more than at import two calls in Python hold of an argument.
+    """Return how many references more than usual two calls in Python hold of an argument.
 
     While something has replaced the interpreter's frame evaluation, as torch's compiler does and may leave
     it after an error, callers keep what they pass on their stack.
     """
-    return _through_two_calls(object()) - _TWO_CALLS
+    return 2 * (_count_of(object()) - _SOLE)
 
 
 COUNTS_TELL = getattr(sys, "_is_gil_enabled", lambda: True)()
