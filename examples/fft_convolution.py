@@ -24,7 +24,7 @@ def fft_convolution(x: ow.Array, kernel: ow.Array) -> ow.Array:
 
 @fft_convolution.register_fake
 def _(x, kernel):
-    return ow.empty_like(x)
+    return x.new_empty(x.shape)
 
 
 def _setup(ctx, inputs, output):
