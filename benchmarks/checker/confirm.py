@@ -81,6 +81,29 @@ def confirmed_of_ufunc(function: Any, finding: Any) -> bool:
     return False
 
 
+def confirmed_of_operator(op: Any, finding: Any) -> bool:
+    """Return whether an operator of ``torch.library`` says something else of fake tensors than of real ones.
+
+    It is called on the arguments of the finding's snippet.
+    """
+    if finding is None or finding.law != "fake":
+        return False
+    lines = finding.snippet.splitlines()
+    call = (
+        next(line for line in lines if line.startswith("print(op(")).removeprefix("print(").removesuffix(")")
+    )
+    made = takewhile(lambda line: not line.startswith("print("), lines)
+    scope: dict[str, Any] = {}
+    exec(compile("\n".join(one for one in made if not one.startswith("op = ")), "snippet", "exec"), scope)
+    scope["op"] = op
+    real = eval(call, scope)  # noqa: S307  (a line of the snippet)
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        tensors = {name: one for name, one in scope.items() if isinstance(one, torch.Tensor)}
+        fakes = {name: mode.from_tensor(one, static_shapes=True) for name, one in tensors.items()}
+        fake = eval(call, scope | fakes)  # noqa: S307
+    return not all(starmap(_same, zip(_tensors(real), _tensors(fake), strict=True)))
+
+
 def _attempt(function: Callable[..., Any], *args: Any) -> tuple[Any, Exception | None]:
     try:
         return function(*args), None

@@ -129,7 +129,12 @@ def _custom_op_db() -> Iterator[Case]:
 
 
 def _as_it_is(name: str, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Case:
-    return Case("custom_op_db", name, lambda: (op, args, kwargs), lambda: (op, args, kwargs))
+    def confirm(finding: Any) -> bool:
+        from confirm import confirmed_of_operator
+
+        return confirmed_of_operator(op, finding)
+
+    return Case("custom_op_db", name, lambda: (op, args, kwargs), lambda: (op, args, kwargs), confirm=confirm)
 
 
 def _scipy() -> Iterator[Case]:
