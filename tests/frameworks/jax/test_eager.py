@@ -180,6 +180,12 @@ def test_without_private_names_only_public_ones_are_used(monkeypatch):
     assert there.devices() == {cpus[1]}
 
 
+def test_the_class_of_concrete_arrays_is_the_same_inside_a_trace():
+    found = []
+    jax.make_jaxpr(lambda x: found.append(private.array_class.__wrapped__()) or x)(jnp.ones(2))
+    assert found == [type(jnp.ones(2))]
+
+
 @pytest.mark.parametrize("size", [4, 1 << 16])
 def test_public_names_alone_make_the_same_arrays(monkeypatch, size):
     monkeypatch.setattr(private, "device_put", lambda: None)

@@ -72,8 +72,9 @@ def explicitly(array: Any, device: Any, committed: bool) -> Any:
 
 @cache
 def array_class() -> type:
-    """Return the exact class of concrete arrays."""
-    return type(jax.device_put(np.zeros(1, np.float32)))
+    """Return the exact class of concrete arrays, inside a trace too."""
+    with jax.ensure_compile_time_eval():
+        return type(jax.device_put(np.zeros(1, np.float32)))
 
 
 def device_of(sharding: Any) -> Any:
