@@ -54,7 +54,7 @@ class Entries:
     state
         What torch made of the overload.
     slow
-        Its call through torch's dispatcher.
+        Gives its call through torch's dispatcher.
     changed
         Called with all entries of the one pattern of an overload whose calls have no other.
 
@@ -66,7 +66,7 @@ class Entries:
     def __init__(
         self,
         state: Lowered,
-        slow: Callable[..., Any],
+        slow: Callable[[], Callable[..., Any]],
         changed: Callable[[tuple[tuple[Any, ...], ...]], None],
     ) -> None:
         self._state = state
@@ -95,7 +95,7 @@ class Entries:
         tensors, pattern = self._look(values)
         if self._may_add(tensors, pattern):
             self._add(tensors, pattern, version)
-        return self._slow(*values)
+        return self._slow()(*values)
 
     def _look(self, values: Sequence[Any]) -> tuple[list[Any], Any]:
         """Return the tensors of a call and its pattern of list lengths and missing tensors."""
@@ -140,7 +140,7 @@ class Entries:
         fn = self._function_of(kernel, tensors)
         if self._unchecked > 0:
             fn = self._checked(fn, output)
-        differentiate = self._slow
+        differentiate = self._slow()
         if grad == DIFFERENTIATE and eager.possible(self._state):
             differentiate = eager.make(self._state, fn, output)
         entry = Entry(guards.make_check(tensors), grad, fn, differentiate, output)
@@ -196,7 +196,7 @@ class Entries:
     def _without_check(self, entry: Entry) -> tuple[Any, ...]:
         fn = getattr(entry.kernel, "__wrapped__", entry.kernel)
         differentiate = entry.differentiate
-        if differentiate is not self._slow:
+        if differentiate is not self._slow():
             differentiate = eager.make(self._state, fn, entry.output)
         return tuple(entry._replace(kernel=fn, differentiate=differentiate))
 

@@ -11,6 +11,7 @@ torch's dispatcher would do nothing else.
 
 from __future__ import annotations
 
+from functools import cached_property
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,6 @@ class _Source:
         self.arrays = [argument for argument in self.schema.arguments if argument.has_tensors]
         self.names = Names(self.schema)
         self.prefix = self.names.prefix
-        self.slow = self._slow()
         self.first: FunctionType | None = None
         self.unused: tuple[Callable[..., Any], Entries] | None = None
 
@@ -131,14 +131,23 @@ class _Source:
         def changed(entries: tuple[Any, ...]) -> None:
             space[self.prefix + "entries"] = entries
 
-        entries = Entries(state, self.slow, changed)
-        space |= {self.prefix + "found": entries.found.get, self.prefix + "miss": entries.miss}
+        def slow(*values: Any) -> Any:
+            real = space[self.prefix + "slow"] = self.slow
+            return real(*values)
+
+        entries = Entries(state, lambda: self.slow, changed)
+        space |= {
+            self.prefix + "found": entries.found.get,
+            self.prefix + "miss": entries.miss,
+            self.prefix + "slow": slow,
+        }
         call = FunctionType(first.__code__, space, "call")
         self.unused = call, entries
         return call
 
-    def _slow(self) -> Callable[..., Any]:
-        """Return the call through torch's dispatcher, scalars coerced as the direct call coerces them."""
+    @cached_property
+    def slow(self) -> Callable[..., Any]:
+        """The call through torch's dispatcher, scalars coerced as the direct call coerces them."""
         names = Names(self.schema)
         lines = self._coercions(names, _unless_traced)
         if not lines:
@@ -154,7 +163,7 @@ class _Source:
             "list": list,
             "len": len,
             "native": self.native,
-            "slow": self.slow,
+            "slow": None,
             "tensor": Tensor,
             "tuple": tuple,
         }.items():
