@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opwright.errors import ArgumentValueError, FakeError
-from opwright.shapes import as_shape, broadcast, show
+from opwright.shapes import as_shape, broadcast, is_axis, show
 from opwright.sizes import recording, symbol
 
 n, m = symbol("n"), symbol("m")
@@ -83,3 +83,8 @@ def test_sizes_that_may_or_may_not_be_equal():
 
 def test_show():
     assert [show(shape) for shape in ((), (2,), (2 * n, 3))] == ["()", "(2,)", "(2*n, 3)"]
+
+
+def test_axes():
+    values = (0, np.int64(1), -1, True, 1.0, None, "0")
+    assert [is_axis(one) for one in values] == [True] * 3 + [False] * 4

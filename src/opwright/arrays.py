@@ -90,3 +90,10 @@ def read_only(record: OpOverload, name: str, value: Any) -> ArgumentError:
             fix="pass a copy, and use the copy afterwards",
         )
     )
+
+
+def describe(value: Any) -> str:
+    """Return what a value is, for a message."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"shape {tuple(value.shape)}, dtype {value.dtype}"
+    return f"{value!r} of type {type(value).__name__}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import numbers
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opwright.calls import describe, flat
+from opwright.arrays import describe
+from opwright.calls import flat
 from opwright.errors import ArgumentError, ArgumentValueError, layout
+from opwright.shapes import is_axis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,11 +51,6 @@ def level(in_dims: Any, out_dims: Any, randomness: Any) -> Level:
             layout("vmap: not a randomness mode", expected=", ".join(RANDOMNESS), got=repr(randomness))
         )
     return Level(in_dims, out_dims, randomness)
-
-
-def is_axis(value: Any) -> bool:
-    """Return whether a value is an integer, a plain one or NumPy's."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def axes_of(call: Call, in_dims: Any, shapes: Sequence[Any]) -> list[Any]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from opwright.batch_outputs import uneven
 from opwright.calls import mapped, outputs_of
-from opwright.errors import MissingRuleError, UnsupportedError, layout
+from opwright.errors import MissingRuleError, layout
 from opwright.fakes import FakeArray
 from opwright.faking import run_fake
 from opwright.frameworks.base import run_elsewhere
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from opwright.calls import Call
-    from opwright.overload import OpOverload
 
 
 def _slice(array: Any, axis: int | None, index: int) -> Any:
@@ -63,28 +63,17 @@ def _stacked(call: Call, index: int, column: list[Any]) -> Any:
     if isinstance(first, list | tuple):
         lengths = sorted({len(one) for one in column})
         if len(lengths) > 1:
-            raise _uneven(record, index, f"lists of {' and '.join(map(str, lengths))}")
+            raise uneven(record, index, f"lists of {' and '.join(map(str, lengths))}")
         return [_stacked(call, index, list(each)) for each in zip(*column, strict=True)]
     if all(hasattr(one, "shape") for one in column):
         shapes = list(dict.fromkeys(tuple(one.shape) for one in column))
         if len(shapes) > 1:
-            raise _uneven(record, index, " and ".join(map(str, shapes)))
+            raise uneven(record, index, " and ".join(map(str, shapes)))
         return call.xp.stack([call.xp.asarray(one) for one in column])
     if any(type(one) is not type(first) or one != first for one in column):
         texts = [str(tuple(one.shape)) if hasattr(one, "shape") else repr(one) for one in column]
-        raise _uneven(record, index, " and ".join(dict.fromkeys(texts)))
+        raise uneven(record, index, " and ".join(dict.fromkeys(texts)))
     return first
-
-
-def _uneven(record: OpOverload, index: int, got: str) -> UnsupportedError:
-    return UnsupportedError(
-        layout(
-            f"vmap of {record.qualname}: output {index} differs between the elements of the batch",
-            expected="one shape, length or value for all of them",
-            got=got,
-            fix="pad it inside the operator, or call the operator in a loop of your own",
-        )
-    )
 
 
 def _empty_batch(call: Call, values: Sequence[Any], axes: Sequence[Any]) -> list[Any]:
@@ -118,7 +107,7 @@ def _empty_batch(call: Call, values: Sequence[Any], axes: Sequence[Any]) -> list
         if not isinstance(one, FakeArray):
             return one
         if not all(isinstance(size, int) for size in one.shape):
-            raise _uneven(record, 0, f"shape {one.shape}, which depends on data")
+            raise uneven(record, 0, f"shape {one.shape}, which depends on data")
         return call.xp.empty((0, *one.shape), dtype=one.dtype)
 
     return [mapped(empty, output) for output in outputs_of(record, out)]

@@ -232,10 +232,3 @@ def is_array(call: Call, value: Any) -> bool:
 def is_differentiable(array: Any) -> bool:
     """Return whether an array has a floating or complex dtype."""
     return hasattr(array, "dtype") and is_inexact(array.dtype)
-
-
-def describe(value: Any) -> str:
-    """Return what a value is, for a message."""
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"shape {tuple(value.shape)}, dtype {value.dtype}"
-    return f"{value!r} of type {type(value).__name__}"

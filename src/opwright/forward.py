@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 from opwright import modes
-from opwright.calls import Call, crossings, describe, is_array, is_differentiable, mapped, outputs_of
+from opwright.arrays import describe
+from opwright.calls import Call, crossings, is_array, is_differentiable, mapped, outputs_of
 from opwright.errors import ArgumentError, MissingRuleError, layout
 from opwright.rules.autograd import AutogradRule, Context, new_values, output_names, run_setup_context
 

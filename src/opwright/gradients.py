@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opwright.calls import describe, flat, is_array, mapped, named
+from opwright.arrays import describe
+from opwright.calls import flat, is_array, mapped, named
 from opwright.errors import ArgumentError, GradientError, layout
 from opwright.forward import as_given, counted, fits, leaves
 from opwright.rules.autograd import split_gradients

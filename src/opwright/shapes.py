@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import TYPE_CHECKING, Any
 
 from opwright.errors import ArgumentValueError, layout
@@ -59,3 +60,8 @@ def _fit(a: Any, b: Any, shapes: Sequence[Sequence[Any]]) -> Any:
 def show(shape: Sequence[Any]) -> str:
     """Return a shape as text."""
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def is_axis(value: Any) -> bool:
+    """Return whether a value is an integer, a plain one or NumPy's."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)

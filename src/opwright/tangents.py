@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from opwright.calls import describe, is_array, mapped
+from opwright.arrays import describe
+from opwright.calls import is_array, mapped
 from opwright.errors import GradientError, layout
 from opwright.forward import counted, fits, leaves
 from opwright.gradients import pull_back

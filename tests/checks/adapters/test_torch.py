@@ -216,8 +216,8 @@ def test_a_batch_axis_that_an_output_does_not_have_is_named(ns):
     assert [(f.id, f.what, f.expected, f.got) for f in report.findings] == [
         (
             "OW503",
-            "the vmap rule returned an impossible out_dim for the output",
-            "an axis from -2 to 1",
+            "the vmap rule returned an impossible out_dim for output 0",
+            "an axis of output 0, from -2 to 1",
             "5 for shape (3, 3)",
         )
     ]

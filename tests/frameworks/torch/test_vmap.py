@@ -27,6 +27,20 @@ def two(x: Tensor) -> tuple[Tensor, Tensor]:
 two.register_fake(lambda x: (torch.empty_like(x), x.new_empty(x.shape[1:], dtype=torch.int64)))
 
 
+@ow.custom_op(f"{NS}::counted", mutates_args=())
+def counted(x: Tensor) -> tuple[Tensor, float]:
+    return x * 2, float(x.sum())
+
+
+counted.register_fake(lambda x: (torch.empty_like(x), 0.0))
+
+
+@ow.custom_op(f"{NS}::ragged", mutates_args=())
+def ragged(x: Tensor, lists: bool) -> list[Tensor]:
+    size = int(x[0])
+    return [x.clone() for _ in range(size)] if lists else [x[:size].clone()]
+
+
 @ow.custom_op(f"{NS}::halves", mutates_args=())
 def halves(xs: list[Tensor], y: Tensor) -> list[Tensor]:
     return [x / 2 * y for x in xs]
@@ -84,25 +98,105 @@ def test_the_loop_over_another_axis(route):
 
 
 @pytest.mark.parametrize(
-    ("rule", "expected", "got"),
+    ("rule", "what", "expected", "got"),
     [
-        (lambda info, d, x: x, "a tuple (outputs, out_dims), two returns", "Tensor"),
-        (lambda info, d, x: (x, x, x), "a tuple (outputs, out_dims), two returns", "tuple of 3"),
-        (lambda info, d, x: ((x,), 0), "2 outputs", "tuple"),
-        (lambda info, d, x: ((x, x), (0, "a")), "an int or None in out_dims for each output", "'a'"),
-        (lambda info, d, x: ((x, x), (0, 0, 0)), "2 out_dims, one for each output", "(0, 0, 0)"),
+        (
+            lambda info, d, x: x,
+            "something else than (outputs, out_dims)",
+            "a pair of the outputs and the batch axis of each",
+            "shape (2, 3), dtype torch.float32",
+        ),
+        (
+            lambda info, d, x: (x, x, x),
+            "something else than (outputs, out_dims)",
+            "a pair of the outputs and the batch axis of each",
+            "a tuple of 3 (Tensor, Tensor, Tensor)",
+        ),
+        (
+            lambda info, d, x: ((x,), 0),
+            "a wrong number of outputs",
+            f"2: {two.schema}",
+            "a tuple of 1 (Tensor)",
+        ),
+        (
+            lambda info, d, x: ((x, x), (0, "a")),
+            "something else than an axis as out_dim of output 1",
+            "an int, or None for an output that is not batched",
+            "'a' of type str",
+        ),
+        (
+            lambda info, d, x: ((x, x), (0, 0, 0)),
+            "a wrong number of out_dims",
+            "2, one for each output",
+            "(0, 0, 0)",
+        ),
+        (
+            lambda info, d, x: (((x,), x), 0),
+            "no array as output 0",
+            "an array of torch",
+            "a tuple of 1 (Tensor)",
+        ),
+        (
+            lambda info, d, x: ((x, x), (0, 1)),
+            "an out_dim for output 1 that is not the batch's axis",
+            "an axis of size 2",
+            "axis 1 of shape (2, 3)",
+        ),
+        (
+            lambda info, d, x: ((x, x), 2),
+            "an impossible out_dim for output 0",
+            "an axis of output 0, from -2 to 1",
+            "2 for shape (2, 3)",
+        ),
     ],
 )
-def test_a_rule_that_returns_something_wrong(route, rule, expected, got):
+def test_a_rule_that_returns_something_wrong(route, rule, what, expected, got):
     handle = ow.register_vmap(two, rule)
     with pytest.raises(OutputError) as error:
         vmap(route(two))(torch.randn(2, 3))
+    fix = "\n  to fix: return out, 0 for an output with the batch in front, out, None for one without"
     assert str(error.value) == (
-        f"the vmap rule of {NS}::two returned something else than it must\n"
+        f"the vmap rule of {NS}::two returned {what}\n"
         f"  expected: {expected}\n"
         f"  got: {got}\n"
         f"  registered at: {handle.source}"
+    ) + (fix if "pair" in expected else "")
+    handle.destroy()
+
+
+def test_a_number_that_all_entries_share_is_the_number_of_the_batch(route):
+    doubled, number = vmap(route(counted), out_dims=(0, None))(torch.tensor([[1.0, 2.0], [3.0, 0.0]]))
+    assert doubled.tolist() == [[2.0, 4.0], [6.0, 0.0]]
+    assert number == 3.0
+
+
+@pytest.mark.parametrize(
+    ("call", "x", "got"),
+    [
+        (counted, [[1.0, -1.0], [1.0, 1.0]], "0.0 and 2.0"),
+        (lambda x: ragged(x, True), [[1.0, 1.0], [2.0, 1.0]], "lists of 1 and 2"),
+        (lambda x: ragged(x, False), [[1.0, 1.0], [2.0, 1.0]], "(1,) and (2,)"),
+    ],
+)
+def test_outputs_that_differ_between_entries_are_refused_as_by_opwright_vmap(call, x, got):
+    with pytest.raises(UnsupportedError) as error:
+        vmap(call)(torch.tensor(x))
+    name, index = ("counted", 1) if call is counted else ("ragged", 0)
+    assert str(error.value) == (
+        f"vmap of {NS}::{name}: output {index} differs between the elements of the batch\n"
+        "  expected: one shape, length or value for all of them\n"
+        f"  got: {got}\n"
+        "  to fix: pad it inside the operator, or call the operator in a loop of your own"
     )
+
+
+def test_a_number_of_a_rule(route):
+    handle = ow.register_vmap(counted, lambda info, in_dims, x: ((x * 2, 7.0), (0, None)))
+    assert vmap(route(counted), out_dims=(0, None))(torch.ones(2, 3))[1] == 7.0
+    handle.destroy()
+    handle = ow.register_vmap(counted, lambda info, in_dims, x: ((x * 2, x.sum(1)), 0))
+    with pytest.raises(OutputError, match="returned an array as output 1"):
+        vmap(route(counted))(torch.ones(2, 3))
     handle.destroy()
 
 

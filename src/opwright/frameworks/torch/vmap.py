@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.errors import OutputError, UnsupportedError, layout
+from opwright.batch_outputs import checked, uneven
+from opwright.errors import UnsupportedError, layout
 from opwright.frameworks.torch import private
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
-from opwright.outputs import same_objects
+from opwright.outputs import is_one, same_objects
 from opwright.rules.vmap import VmapInfo
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ def make_kernel(state: Lowered) -> Callable[..., Any]:
             info = VmapInfo(interpreter.batch_size(), interpreter.randomness())
             rule = state.record.rule("vmap")
             if rule is None or rule.flavour not in ("torch", "array_api"):
-                out, out_dims = loop(state, info, dims, values)
+                outs, out_dims = loop(state, info, dims, values)
             else:
-                out, out_dims = _call_rule(state, rule, info, dims, values)
-        return _wrap(state, flat, same, out=out, out_dims=out_dims, level=level)
+                outs, out_dims = _call_rule(state, rule, info, dims, values)
+        return _wrap(state, flat, same, outs=outs, dims=out_dims, level=level)
 
     return private.never_traced(kernel)
 
@@ -88,76 +89,33 @@ def _require_batched(state: Lowered, dims: Sequence[Any]) -> None:
 
 def _call_rule(
     state: Lowered, rule: Rule, info: VmapInfo, dims: tuple[Any, ...], values: tuple[Any, ...]
-) -> tuple[Any, Any]:
-    """Call the author's rule."""
+) -> tuple[list[Any], list[Any]]:
+    """Return what the author's rule returns for each return of the schema, and the batch axis of each."""
     in_dims = dims[: state.count]
     if not all(map(_unbatched, dims[state.count :])):
         in_dims = dims
     returned = state.apply(rule.fn, tuple(state.authors(values)), info, in_dims)
-    if not isinstance(returned, tuple) or len(returned) != 2:
-        got = f"{type(returned).__name__}" + (f" of {len(returned)}" if isinstance(returned, tuple) else "")
-        raise _bad(state, rule, "a tuple (outputs, out_dims), two returns", got)
-    out, out_dims = returned
-    returns = state.record.schema.returns
-    if not returns:
-        return None, None
-    if len(returns) == 1 and not state.record.schema.is_tuple:
-        return out, _broadcast(state, rule, out, out_dims, "the output")
-    if not isinstance(out, list | tuple) or len(out) != len(returns):
-        raise _bad(state, rule, f"{len(returns)} outputs", type(out).__name__)
-    if out_dims is None or isinstance(out_dims, int):
-        out_dims = (out_dims,) * len(returns)
-    if not isinstance(out_dims, list | tuple) or len(out_dims) != len(returns):
-        raise _bad(state, rule, f"{len(returns)} out_dims, one for each output", repr(out_dims))
-    pairs = enumerate(zip(out, out_dims, strict=True))
-    return out, tuple(_broadcast(state, rule, o, d, f"output {i}") for i, (o, d) in pairs)
-
-
-def _broadcast(state: Lowered, rule: Rule, out: Any, dim: Any, name: str) -> Any:
-    """Return the axis of an output, or a list of them for a list; one axis stands for all."""
-    if out.__class__ in (list, tuple):
-        if dim is None or isinstance(dim, int):
-            dim = [dim] * len(out)
-        if not isinstance(dim, list | tuple) or len(dim) != len(out):
-            raise _bad(state, rule, f"out_dims for a list of {len(out)}", repr(dim))
-        pairs = enumerate(zip(out, dim, strict=True))
-        return [_broadcast(state, rule, one, axis, f"{name}[{i}]") for i, (one, axis) in pairs]
-    if dim is not None and (not isinstance(dim, int) or isinstance(dim, bool)):
-        raise _bad(state, rule, "an int or None in out_dims for each output", repr(dim))
-    if dim is not None and isinstance(out, torch.Tensor) and not -out.dim() <= dim < out.dim():
-        expected = f"an axis from {-out.dim()} to {out.dim() - 1}" if out.dim() else "None: it has no axis"
-        what = f"an impossible out_dim for {name}"
-        raise _bad(state, rule, expected, f"{dim} for shape {tuple(out.shape)}", what)
-    return dim
-
-
-def _bad(
-    state: Lowered, rule: Rule, expected: str, got: str, what: str = "something else than it must"
-) -> OutputError:
-    return OutputError(
-        layout(
-            f"the vmap rule of {state.record.qualname} returned {what}",
-            expected=expected,
-            got=got,
-            registered=rule.source,
-        )
-    )
+    return checked(state.record, rule, returned, "torch", info.batch_size)
 
 
 def _wrap(
-    state: Lowered, flat: tuple[Any, ...], same: dict[int, int], *, out: Any, out_dims: Any, level: int
+    state: Lowered,
+    flat: tuple[Any, ...],
+    same: dict[int, int],
+    *,
+    outs: Sequence[Any],
+    dims: Sequence[Any],
+    level: int,
 ) -> Any:
     """Return the outputs with their batch axis; a mutated argument that is returned, itself."""
     schema = state.record.schema
     if not schema.returns:
         return None
-    single = len(schema.returns) == 1 and not schema.is_tuple
-    outs, dims = ((out,), (out_dims,)) if single else (out, out_dims)
     wrapped = [
         flat[same[i]] if i in same else _batched(value, dim, level)
         for i, (value, dim) in enumerate(zip(outs, dims, strict=True))
     ]
-    return wrapped[0] if single else tuple(wrapped)
+    return wrapped[0] if is_one(state.record) else tuple(wrapped)
 
 
 def _batched(value: Any, dim: Any, level: int) -> Any:
@@ -169,8 +127,10 @@ def _batched(value: Any, dim: Any, level: int) -> Any:
     return value
 
 
-def loop(state: Lowered, info: VmapInfo, dims: Sequence[Any], values: Sequence[Any]) -> tuple[Any, Any]:
-    """Call the operator once for each entry of the batch, and stack the results."""
+def loop(
+    state: Lowered, info: VmapInfo, dims: Sequence[Any], values: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """Call the operator once for each entry of the batch: the results stacked, and the batch axis of each."""
     _warn(state, info)
     returns = state.record.schema.returns
     if info.batch_size == 0 and returns:
@@ -178,13 +138,10 @@ def loop(state: Lowered, info: VmapInfo, dims: Sequence[Any], values: Sequence[A
     else:
         batch = range(info.batch_size)
         outs = [_as_tuple(state, state.call(_slice(values, dims, i))) for i in batch]
-    if not returns:
-        return None, None
-    stacked = [_stack(list(column), empty=info.batch_size == 0) for column in zip(*outs, strict=True)]
-    axes = [[0] * len(one) if one.__class__ is list else 0 for one in stacked]
-    if len(returns) == 1 and not state.record.schema.is_tuple:
-        return stacked[0], axes[0]
-    return stacked, axes
+    columns = zip(*outs, strict=True)
+    empty = info.batch_size == 0
+    stacked = [_stack(state, index, list(column), empty=empty) for index, column in enumerate(columns)]
+    return stacked, [[0] * len(one) if one.__class__ is list else 0 for one in stacked]
 
 
 def _warn(state: Lowered, info: VmapInfo) -> None:
@@ -247,11 +204,19 @@ def _as_tuple(state: Lowered, out: Any) -> tuple[Any, ...]:
     return (out,) if len(schema.returns) == 1 and not schema.is_tuple else tuple(out)
 
 
-def _stack(column: list[Any], *, empty: bool) -> Any:
-    """Return one output of all entries, stacked in front."""
+def _stack(state: Lowered, index: int, column: list[Any], *, empty: bool) -> Any:
+    """Return what one return was for each entry, stacked in front; a number must be the same for all."""
     first = column[0]
     if isinstance(first, torch.Tensor):
+        shapes = list(dict.fromkeys(tuple(one.shape) for one in column))
+        if len(shapes) > 1:
+            raise uneven(state.record, index, " and ".join(map(str, shapes)))
         return first.new_empty((0, *first.shape)) if empty else torch.stack(column)
     if first.__class__ in (list, tuple):
-        return [_stack(list(row), empty=empty) for row in zip(*column, strict=True)]
+        lengths = sorted({len(one) for one in column})
+        if len(lengths) > 1:
+            raise uneven(state.record, index, f"lists of {' and '.join(map(str, lengths))}")
+        return [_stack(state, index, list(row), empty=empty) for row in zip(*column, strict=True)]
+    if any(type(one) is not type(first) or one != first for one in column):
+        raise uneven(state.record, index, " and ".join(dict.fromkeys(map(repr, column))))
     return first
