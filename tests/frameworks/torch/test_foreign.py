@@ -20,7 +20,6 @@ from opwright.errors import DuplicateError, MissingRuleError, RegistrationError,
 from opwright.targets import find  # noqa: E402
 
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 
 
 @pytest.fixture

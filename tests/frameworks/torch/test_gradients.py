@@ -10,7 +10,6 @@ import opwright as ow
 from opwright.errors import GradientError
 
 # Torch scripts its own formulas of forward mode when they are first needed.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 
 NS = "torch_gradients"
 

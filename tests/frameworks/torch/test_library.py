@@ -16,8 +16,6 @@ import opwright as ow  # noqa: E402
 from opwright.errors import DuplicateError, StaleError  # noqa: E402
 from opwright.keys import DISPATCH_KEYS  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-
 
 @pytest.fixture
 def lib():

@@ -13,10 +13,7 @@ import opwright as ow
 from opwright.errors import ArgumentError, GradientError, UnsupportedError
 from opwright.frameworks.torch.mutation import InferenceTensorError
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*has no vmap rule"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no vmap rule")
 NS = "torch_mutation"
 A = torch.tensor([2.0, 3.0], dtype=torch.double)
 

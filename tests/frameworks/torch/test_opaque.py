@@ -12,10 +12,7 @@ from torch.func import grad, hessian, jvp, vmap
 import opwright as ow
 from opwright.errors import MissingRuleError
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*has no vmap rule"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no vmap rule")
 NS = "torch_opaque"
 D = torch.double
 

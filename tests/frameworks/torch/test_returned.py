@@ -11,10 +11,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.frameworks.torch.lowered import lowered_of
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 NS = "torch_returned"
 COMPILERS = [
     "aot_eager",

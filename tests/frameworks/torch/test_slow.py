@@ -116,7 +116,6 @@ def _factor(ctx):
     return 3.0 if ctx.shape is Shape.ROUND else 4.0
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch.func.jacfwd calls it
 @pytest.mark.parametrize(
     ("given", "member"), [((), Shape.ROUND), ((Shape.SQUARE,), Shape.SQUARE), (("square",), Shape.SQUARE)]
 )
