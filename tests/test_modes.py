@@ -163,6 +163,16 @@ def test_autocast_arguments():
     )
 
 
+def test_autocast_of_a_misspelt_device_type_is_refused():
+    with pytest.raises(ArgumentError) as caught:
+        ow.autocast("cup")
+    assert str(caught.value) == (
+        "autocast: 'cup' is not a device type\n"
+        "  expected: one of cpu, cuda, hip, hpu, ipu, lazy, maia, meta, mps, mtia, privateuseone, tpu, ve, "
+        "xla, xpu"
+    )
+
+
 # ------------------------------------------------------------------------------------- dispatch modes
 
 

@@ -23,6 +23,7 @@ from opwright.errors import (
 )
 from opwright.framework_info import BUILT_IN as _BUILT_IN
 from opwright.framework_info import FrameworkInfo as FrameworkInfo  # noqa: PLC0414  (its public home is here)
+from opwright.keys import DEVICE_TYPES
 from opwright.lock import Lock, held_over_fork
 
 TYPE_CHECKING = False
@@ -115,6 +116,11 @@ def flavours() -> tuple[str, ...]:
 def device_types() -> frozenset[str]:
     """Return the device types that frameworks say they live on."""
     return frozenset(device for info in _infos for device in info.device_types or ())
+
+
+def known_device_types() -> tuple[str, ...]:
+    """Return the device types that torch has a dispatch key for, and those that frameworks live on."""
+    return tuple(sorted(device_types().union(DEVICE_TYPES)))
 
 
 def sharing(device_type: str) -> tuple[str, ...]:

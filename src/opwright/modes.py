@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from opwright import catalogue
 from opwright.errors import ArgumentError, ContextError, UnsupportedError, layout
 from opwright.lock import Lock, held_over_fork
 
@@ -88,7 +89,7 @@ class autocast(_Mode):  # noqa: N801  (torch's name)
     Raises
     ------
     ArgumentError
-        If ``device_type`` is not a string.
+        If ``device_type`` is not a string, or no device type.
 
     Notes
     -----
@@ -116,6 +117,14 @@ class autocast(_Mode):  # noqa: N801  (torch's name)
                 )
             )
         self.device_type = device_type.partition(":")[0]
+        known = catalogue.known_device_types()
+        if self.device_type not in known:
+            raise ArgumentError(
+                layout(
+                    f"autocast: {self.device_type!r} is not a device type",
+                    expected=f"one of {', '.join(known)}",
+                )
+            )
         self.dtype = dtype
         self.enabled = bool(enabled)
 

@@ -54,8 +54,8 @@ def test_autocast_torchs_own_dtypes():
             "float16",
             RegistrationValueError,
             "register_autocast of ns::f: 'gpu' is not a device type\n"
-            "  expected: one of cpu, cuda, hip, hpu, ipu, lazy, maia, meta, mps, mtia, privateuseone, ve, "
-            "xla, xpu",
+            "  expected: one of cpu, cuda, hip, hpu, ipu, lazy, maia, meta, mps, mtia, privateuseone, tpu, "
+            "ve, xla, xpu",
         ),
     ],
 )

@@ -317,7 +317,7 @@ def bridge(kernel: Kernel, framework: Framework, schema: FunctionSchema | None =
         # A mutated argument that is returned is the caller's own object again.
         pairs = _pairs((moved, named), (args, kwargs))
         own = {id(array): given for array, given in pairs}
-        home = crossing(other, framework, pairs[0][1]) if kernel.copies and pairs else back
+        home = crossing(other, framework, pairs[0][1]) if copies and pairs else back
         if out.__class__ in (list, tuple):
             return out.__class__(own[id(one)] if id(one) in own else home(one) for one in out)
         return own[id(out)] if id(out) in own else home(out)
@@ -329,7 +329,8 @@ def bridge(kernel: Kernel, framework: Framework, schema: FunctionSchema | None =
         with other.on_stream(*place):
             return cross(args, kwargs)
 
-    write = partial(_mutated, schema) if kernel.copies and schema is not None and schema.mutated else None
+    copies = schema is not None and kernel.copies  # a rule comes without a schema, and has no copies
+    write = partial(_mutated, schema) if copies and schema is not None and schema.mutated else None
     own_streams = type(framework).stream_of is Framework.stream_of
     return call
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright import catalogue
 from opwright.errors import RegistrationTypeError, RegistrationValueError, layout
-from opwright.keys import DEVICE_TYPES
 from opwright.rules.base import Rule
 
 if TYPE_CHECKING:
@@ -61,11 +60,10 @@ def describe(schema: FunctionSchema, device_type: Any, cast_inputs: Any, source:
         raise RegistrationTypeError(
             layout(f"{what}: device_type must be a string such as 'cuda'", got=type(device_type).__name__)
         )
-    if device_type not in DEVICE_TYPES and device_type not in catalogue.device_types():
+    known = catalogue.known_device_types()
+    if device_type not in known:
         raise RegistrationValueError(
-            layout(
-                f"{what}: {device_type!r} is not a device type", expected=f"one of {', '.join(DEVICE_TYPES)}"
-            )
+            layout(f"{what}: {device_type!r} is not a device type", expected=f"one of {', '.join(known)}")
         )
     name = dtype_name(cast_inputs)
     if name not in FLOATING:

@@ -98,6 +98,36 @@ def test_needs_input_grad_is_nested_for_lists():
     assert needs == [((True, False), False)]
 
 
+def test_needs_input_grad_has_an_entry_for_each_keyword_only_argument():
+    needs = []
+
+    @ow.custom_op("jaxd::named", mutates_args=())
+    def named(x: np.ndarray, *, y: np.ndarray, s: float = 1.0) -> np.ndarray:
+        return x * y * s
+
+    @named.register_fake
+    def _(x, *, y, s=1.0):
+        return ow.empty_like(x)
+
+    def setup(ctx, inputs, keyword_only_inputs, output):
+        ctx.save_for_backward(inputs[0], keyword_only_inputs["y"])
+
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        needs.append(ctx.needs_input_grad)
+        return {name: g * one for name, one, on in zip("xy", (y, x), needs[-1], strict=False) if on}
+
+    named.register_autograd(backward, setup_context=setup)
+    for argument in (0, 1):
+        got = jax.grad(lambda x, y: named(x, y=y).sum(), argument)(X, 3 * X)
+        np.testing.assert_array_equal(got, (3 * X, X)[argument])
+    assert needs == [(True, False, False), (False, True, False)]
+    needs.clear()
+    x = np.ones(3)
+    ow.vjp(named, x, y=3 * x)[1](x)
+    assert needs == [(True, True, False)]
+
+
 def test_attributes_of_the_context():
     def setup(ctx, inputs, output):
         x, y, n = inputs

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def needs(call: Call, live: Sequence[bool]) -> tuple[Any, ...]:
-    """Return ``needs_input_grad``: one entry for each positional argument, nested for lists."""
-    return tuple(like_arguments(call.schema, call.template, live, False)[: len(call.schema.positional)])
+    """Return ``needs_input_grad``: one entry for each argument in schema order, nested for lists."""
+    return tuple(like_arguments(call.schema, call.template, live, False))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
