@@ -79,7 +79,7 @@ class Call:
                 out.append(there(mapped(self.xp.asarray, value)))
             else:
                 out.append(coercion(self.record.qualname, argument, own.convert)(value))
-        return out
+        return list(self.record.schema.with_tuples(out))
 
     def cast(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Return the values as autocast leaves them, and the modes to run under."""

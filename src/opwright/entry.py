@@ -105,9 +105,16 @@ def flat_names(schema: FunctionSchema) -> str:
 def kernel_call(schema: FunctionSchema, rename: Mapping[str, str] | None = None) -> str:
     """Return the argument list of a kernel: positional by position, keyword-only by name."""
     rename = rename or {}
-    parts = [rename.get(a.name, a.name) for a in schema.positional]
-    parts += [f"{a.name}={rename.get(a.name, a.name)}" for a in schema.keyword_only]
+    parts = [passed(a, rename.get(a.name, a.name)) for a in schema.positional]
+    parts += [f"{a.name}={passed(a, rename.get(a.name, a.name))}" for a in schema.keyword_only]
     return ", ".join(parts)
+
+
+def passed(argument: Argument, name: str) -> str:
+    """Return the expression of an argument as kernels and rules get it: a list of arrays may be a tuple."""
+    if not (argument.is_tuple and argument.has_tensors):
+        return name
+    return f"(None if {name} is None else (*{name},))" if argument.is_optional else f"(*{name},)"
 
 
 def first_array(values: Iterable[Any]) -> Any:

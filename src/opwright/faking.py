@@ -56,7 +56,7 @@ def run_fake(
     """
     schema = record.schema
     pairs = zip(schema.arguments, values, strict=True)
-    fakes = [_faked(value) if argument.has_tensors else value for argument, value in pairs]
+    fakes = schema.with_tuples([_faked(v) if argument.has_tensors else v for argument, v in pairs])
     rule = record.rule("fake")
     if rule is None:
         return _own_fake(record, fakes)

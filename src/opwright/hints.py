@@ -33,11 +33,14 @@ class Meaning(NamedTuple):
         The flavour of its arrays; ``None`` where it has none.
     choices
         The values that a ``Literal`` allows, or the ``Enum`` class; ``None`` where any value goes.
+    is_tuple
+        Whether its values are tuples, not lists.
     """
 
     type: Type
     flavour: str | None = None
     choices: tuple[Any, ...] | EnumMeta | None = None
+    is_tuple: bool = False
 
 
 _SCALAR = BaseType("Scalar")
@@ -205,7 +208,8 @@ def _of_union(members: tuple[Any, ...], scope: Scope) -> Meaning:
             raise Refused(f"choose one: {options}, with '| None' where it may be missing")
         element = _SCALAR
     flavour = flavours[0] if flavours else None
-    return Meaning(OptionalType(element) if optional else element, flavour, found[0].choices)
+    is_tuple = all(each.is_tuple for each in found)
+    return Meaning(OptionalType(element) if optional else element, flavour, found[0].choices, is_tuple)
 
 
 def _element(annotation: Any, scope: Scope) -> Meaning:
@@ -230,14 +234,14 @@ def _of_tuple(arguments: tuple[Any, ...], scope: Scope) -> Meaning:
     if not arguments:
         raise Refused("name the elements' types, such as tuple[int, int] or list[int]")
     if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return _of_list(arguments, scope)
+        return _of_list(arguments, scope)._replace(is_tuple=True)
     elements = [_element(argument, scope) for argument in arguments]
     flavours = tuple(dict.fromkeys(each.flavour for each in elements if each.flavour is not None))
     if len(flavours) > 1:
         raise Refused(None, None, flavours)
     if any(each.type != elements[0].type for each in elements):
         raise Refused(_ONE_EACH + " (a tuple must hold values of one type)")
-    return Meaning(ListType(elements[0].type, len(elements)), elements[0].flavour)
+    return Meaning(ListType(elements[0].type, len(elements)), elements[0].flavour, is_tuple=True)
 
 
 _READERS: dict[Any, Callable[[tuple[Any, ...], Scope], Meaning]] = {

@@ -42,7 +42,7 @@ class Inferred:
     Parameters
     ----------
     schema
-        The schema, with the choices of ``Literal`` and ``Enum`` parameters.
+        The schema, with the choices of ``Literal`` and ``Enum`` parameters, and which are tuples.
     flavour
         The flavour that its array annotations name; ``None`` where it has none.
     """
@@ -175,7 +175,7 @@ class _Reader:
             and not isinstance(type_, OptionalType)
         ):
             type_ = OptionalType(type_)
-        return Argument(name, type_, written, kwarg_only, meaning.choices)
+        return Argument(name, type_, written, kwarg_only, meaning.choices, meaning.is_tuple)
 
     def meaning(self, annotation: Any, what: str, has: str) -> Meaning:
         """Return what an annotation means, or raise for what it annotates."""

@@ -55,6 +55,9 @@ class BoxedKernel:
             )
         bound = signature_of(self._record.schema).bind(*args, **kwargs)
         bound.apply_defaults()
+        names = [argument.name for argument in self._record.schema.arguments]
+        values = self._record.schema.with_tuples([bound.arguments[name] for name in names])
+        bound.arguments.update(zip(names, values, strict=True))
         leading = (dispatch_keys,) if self._kernel.with_keyset else ()
         return self._function(bound.arguments)(*leading, *bound.args, **bound.kwargs)
 

@@ -294,6 +294,7 @@ def _handler(
 
 def _dispatched(record: OpOverload, values: Sequence[Any]) -> tuple[Any, ...]:
     """Return ``func, types, args, kwargs`` of a call."""
+    values = record.schema.with_tuples(values)
     count = len(record.schema.positional)
     kwargs = {a.name: value for a, value in zip(record.schema.keyword_only, values[count:], strict=True)}
     types = tuple(dict.fromkeys(type(array) for array in _arrays(record, values)))

@@ -2,7 +2,7 @@
 
 It follows torch (3 becomes 3.0, True 1.0, a tuple a list, ``np.int64`` an int, a 0-d array a number), and
 refuses what torch would change silently: 2.5 for an int, 2 for a bool, None for a bool, a string for a
-list of strings.
+list of strings. A list becomes a tuple where the parameter is annotated as one.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def coercion(qualname: str, argument: Argument, convert: Callable[[str, Any], An
     inner = _of_type(argument.type, convert)
     if argument.choices is not None:
         inner = _of_choices(argument.choices, inner)
+    if argument.is_tuple:
+        inner = _as_tuple(inner)
 
     def coerce(value: Any) -> Any:
         try:
@@ -93,7 +95,8 @@ def coercion_lines(argument: Argument, coerce: str, add: Callable[[str, Any], st
         classes = _exact(inner.element)
         if len(classes) != 1:
             return [change]
-        right = f"{name}.__class__ is {add('list', list)}"
+        kind = tuple if argument.is_tuple else list
+        right = f"{name}.__class__ is {add(kind.__name__, kind)}"
         if inner.size is not None:
             right += f" and {add('len', len)}({name}) == {inner.size}"
         each, cls = add("each", None), add(classes[0].__name__, classes[0])
@@ -168,6 +171,14 @@ def _of_list(type_: ListType, inner: Coercion) -> Coercion:
         if size is not None and len(value) != size:
             raise _Refused(f"must be a list of {size}, but has {len(value)} elements")
         return [inner(element) for element in value]
+
+    return coerce
+
+
+def _as_tuple(inner: Coercion) -> Coercion:
+    def coerce(value: Any) -> Any:
+        found = inner(value)
+        return None if found is None else tuple(found)
 
     return coerce
 

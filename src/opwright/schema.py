@@ -3,7 +3,8 @@
 * Everything here is frozen and prints itself back as the text it was read from.
 * An alias set belongs to the type that carries it: ``Tensor(a!)[]`` marks the elements,
   ``t[](a!)`` the list.
-* ``Argument.choices`` (of ``Literal`` and ``Enum`` parameters) is not part of the text.
+* ``Argument.choices`` (of ``Literal`` and ``Enum`` parameters) and ``Argument.is_tuple`` are not part of the
+  text.
 * A default is converted to its argument's type where torch converts (``float x=1`` holds 1.0).
 * What an operator of ours must satisfy beyond this is in ``validate.py``.
 """
@@ -19,7 +20,7 @@ from opwright.defaults import Default, Mismatch, coerce_base, repeats
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from inspect import Signature
 
 __all__ = [
@@ -187,6 +188,8 @@ class Argument:
         Whether it can only be passed by name.
     choices
         The values that a ``Literal`` allows, or the ``Enum`` class; ``None`` where any value goes.
+    is_tuple
+        Whether kernels and rules get its list as a tuple, as a parameter of theirs is annotated.
     """
 
     name: str
@@ -194,6 +197,7 @@ class Argument:
     default: Default | None = None
     kwarg_only: bool = False
     choices: tuple[Any, ...] | builtins.type | None = None
+    is_tuple: bool = False
 
     def __str__(self) -> str:
         return f"{self.type} {self.name}{'' if self.default is None else f'={self.default}'}"
@@ -313,6 +317,21 @@ class FunctionSchema:
     def mutated(self) -> tuple[Argument, ...]:
         """The arguments that the operator writes to."""
         return tuple(argument for argument in self.arguments if argument.is_write)
+
+    @cached_property
+    def tuples(self) -> tuple[int, ...]:
+        """The positions of the arguments that kernels and rules get as tuples."""
+        return tuple(index for index, argument in enumerate(self.arguments) if argument.is_tuple)
+
+    def with_tuples(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return values in schema order, lists as the tuples that kernels and rules get."""
+        if not self.tuples:
+            return values
+        changed = list(values)
+        for index in self.tuples:
+            if isinstance(changed[index], list):
+                changed[index] = tuple(changed[index])
+        return changed
 
 
 def signature_of(schema: FunctionSchema) -> Signature:

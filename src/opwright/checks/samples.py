@@ -125,7 +125,9 @@ class Sample:
 
 def put(values: Sequence[Any], arrays: Mapping[Leaf, Any]) -> tuple[Any, ...]:
     """Return argument values with some of their arrays replaced."""
-    changed = [list(value) if isinstance(value, list | tuple) else value for value in values]
+    changed = list(values)
+    for index in {leaf.argument for leaf in arrays if leaf.element is not None}:
+        changed[index] = list(changed[index])
     for leaf, array in arrays.items():
         if leaf.element is None:
             changed[leaf.argument] = array
@@ -221,7 +223,9 @@ def _sample(
     arguments = record.schema.arguments
     values = tuple(
         _numpy_value(value, argument.name, wanted) if argument.has_tensors else value
-        for argument, value in zip(arguments, bound(record, args, kwargs), strict=True)
+        for argument, value in zip(
+            arguments, record.schema.with_tuples(bound(record, args, kwargs)), strict=True
+        )
     )
     return Sample(title, record.schema, values, values, (), origin, frozenset(wanted))
 

@@ -124,7 +124,7 @@ def _scalar(coerce: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, Size):
         return value
     if isinstance(value, list | tuple) and any(isinstance(one, Size) for one in value):
-        return list(value)
+        return list(value)  # run_fake makes the tuple that a parameter may be annotated as
     return coerce(value)
 
 

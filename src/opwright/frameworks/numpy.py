@@ -76,7 +76,7 @@ def _under_modes(record: OpOverload, call: Callable[..., Any], values: tuple[Any
 def _hollow(value: Any) -> Any:
     """Return an array of a fake's shape that takes the memory of one element."""
     if isinstance(value, list | tuple):
-        return [_hollow(one) for one in value]
+        return type(value)(map(_hollow, value))
     if not isinstance(value, FakeArray):
         return value
     return np.broadcast_to(np.zeros((), value.dtype), tuple(map(int, value.shape)))

@@ -89,6 +89,7 @@ def run_setup_context(
     """Call ``setup_context``, if there is one, on all argument values in schema order."""
     if setup_context is None:
         return
+    values = schema.with_tuples(values)
     count = len(schema.positional)
     inputs = tuple(values[:count])
     if schema.keyword_only:

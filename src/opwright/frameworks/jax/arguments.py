@@ -36,8 +36,8 @@ def is_ref(value: Any) -> bool:
 
 
 def fill(schema: FunctionSchema, template: Template, arrays: Sequence[Any]) -> list[Any]:
-    """Return every argument in schema order, arrays put in their places; lists are lists."""
-    return [
+    """Return every argument in schema order, as kernels and rules get it, arrays put in their places."""
+    values = [
         _filled(entry, arrays)
         if argument.has_tensors
         else list(entry)  # a list of its own for whoever gets it
@@ -45,6 +45,7 @@ def fill(schema: FunctionSchema, template: Template, arrays: Sequence[Any]) -> l
         else entry
         for argument, entry in zip(schema.arguments, template, strict=True)
     ]
+    return list(schema.with_tuples(values)) if schema.tuples else values
 
 
 def _filled(entry: Any, arrays: Sequence[Any]) -> Any:

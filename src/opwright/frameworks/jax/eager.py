@@ -149,7 +149,7 @@ def _coercion(record: OpOverload, argument: Any, kernel: Kernel, convert: Callab
 
     def one(value: Any) -> Any:
         if isinstance(value, list | tuple):
-            return [one(entry) for entry in value]
+            return type(value)(map(one, value))
         if value is None:
             return None
         return theirs(argument.base, device_name(value) if argument.base == "Device" else value)

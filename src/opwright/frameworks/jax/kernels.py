@@ -155,8 +155,8 @@ def _make_writable(
     for index in mutated:
         value = values[index]
         name = schema.arguments[index].name
-        if isinstance(value, list):
-            values[index] = [None if one is None else _fresh(one, flavour) for one in value]
+        if isinstance(value, list | tuple):
+            values[index] = type(value)(None if one is None else _fresh(one, flavour) for one in value)
         elif value is not None and name in places and outs is not None:
             # The kernel mutates XLA's own output buffer, which is its new value.
             places[name][...] = value
@@ -214,7 +214,7 @@ def _new_values(schema: FunctionSchema, values: list[Any]) -> list[Any]:
     found: list[Any] = []
     for argument in new_values(schema):
         value = named[argument.name]
-        several = value if isinstance(value, list) else [value]
+        several = value if isinstance(value, list | tuple) else [value]
         found += [one[...] if is_ref(one) else one for one in several if one is not None]
     return found
 

@@ -161,7 +161,7 @@ def make_kernel(state: Lowered, make_lean: Callable[..., Any] | None = None) -> 
             with below():
                 return redispatch(keyset & after, *args, **kwargs)
         flat = state.flat(args, kwargs)
-        if not full and plain and make_lean is not None and not state.enums:  # it goes on with plain values
+        if not full and plain and make_lean is not None and not state.classes:  # it goes on with plain values
             lean = state.cache.get("lean") or state.derive(
                 "lean", lambda: make_lean(state, go_on, _unchanged)
             )

@@ -146,25 +146,31 @@ def _own_runner(state: Lowered, kernel: Kernel) -> Run:
     """Return the runner of a kernel that takes tensors."""
     fn, apply = kernel.fn, state.apply
     check = output_check(state, kernel)
-    choices = choice_coercions(state)
+    changes = author_coercions(state)
 
-    def with_choices(flat: tuple[Any, ...]) -> Any:
+    def with_changes(flat: tuple[Any, ...]) -> Any:
         values = list(flat)
-        for index, coerce in choices:
+        for index, coerce in changes:
             values[index] = coerce(values[index])
         return check(flat, apply(fn, tuple(values)))
 
-    if choices:
-        return with_choices
+    if changes:
+        return with_changes
     if state.names:
         return lambda flat: check(flat, apply(fn, flat))
     return lambda flat: check(flat, fn(*flat))
 
 
-def choice_coercions(state: Lowered) -> list[tuple[int, Callable[[Any], Any]]]:
-    """Return what turns the plain values of ``Literal`` and ``Enum`` arguments into the author's own."""
-    arguments = enumerate(state.record.schema.arguments)
-    return [(i, coercion(state.record.qualname, a)) for i, a in arguments if a.choices is not None]
+def author_coercions(state: Lowered) -> list[tuple[int, Callable[[Any], Any]]]:
+    """Return what turns torch's values of ``Literal``, ``Enum`` and tuple arguments into the author's own."""
+    schema = state.record.schema
+    arguments = enumerate(schema.arguments)
+    found = [(i, coercion(state.record.qualname, a)) for i, a in arguments if a.choices is not None]
+    return found + [(i, _as_tuple) for i in schema.tuples]
+
+
+def _as_tuple(value: Any) -> Any:
+    return None if value is None else tuple(value)
 
 
 def _bridged_runner(state: Lowered, kernel: Kernel) -> Run:
@@ -185,6 +191,7 @@ def _bridged_runner(state: Lowered, kernel: Kernel) -> Run:
     fn = bridge(kernel, load("torch"), record.schema)
     check = output_check(state, kernel)
     other = of_flavour(kernel.flavour)
+    changes = author_coercions(state)
     convert = [
         (i, a.base, other.convert)
         for i, a in enumerate(record.schema.arguments)
@@ -195,6 +202,8 @@ def _bridged_runner(state: Lowered, kernel: Kernel) -> Run:
         values = [_detached(value) for value in flat]
         for index, kind, to_other in convert:
             values[index] = None if values[index] is None else to_other(kind, values[index])
+        for index, coerce in changes:
+            values[index] = coerce(values[index])
         out = state.apply(fn, tuple(values))
         for index in state.mutated:
             _write_back(flat[index], values[index])

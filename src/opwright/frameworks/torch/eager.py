@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from opwright.entry import Names, compile_function, flat_names, kernel_call
+from opwright.entry import Names, compile_function, flat_names, kernel_call, passed
 from opwright.frameworks.torch import private
 from opwright.frameworks.torch.autograd import Plan
 from opwright.frameworks.torch.gradients import checked, missing_formula
@@ -124,12 +124,12 @@ class _Writer:
 
     def _setup_arguments(self) -> str:
         """Return the arguments of ``setup_context``, as its contract has them."""
-        inputs = "".join(f"{argument.name}, " for argument in self.schema.positional)
-        passed = f"ctx={self.prefix}ctx, inputs=({inputs}), output={self.prefix}out"
+        inputs = "".join(f"{passed(argument, argument.name)}, " for argument in self.schema.positional)
+        text = f"ctx={self.prefix}ctx, inputs=({inputs}), output={self.prefix}out"
         if self.schema.keyword_only:
-            named = ", ".join(f"{argument.name!r}: {argument.name}" for argument in self.schema.keyword_only)
-            passed += f", keyword_only_inputs={{{named}}}"
-        return passed
+            named = ", ".join(f"{a.name!r}: {passed(a, a.name)}" for a in self.schema.keyword_only)
+            text += f", keyword_only_inputs={{{named}}}"
+        return text
 
     def _backward(self) -> Callable[..., Any]:
         rule, state = self.plan.rule, self.state

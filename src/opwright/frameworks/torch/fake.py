@@ -46,13 +46,13 @@ def make_runner(state: Lowered) -> Run:
         return _rule_runner(state, rule)
     kernel = record.kernel("Meta")
     if kernel is not None and kernel.enabled:
-        return lambda flat: state.apply(kernel.fn, flat)
+        return lambda flat: state.apply(kernel.fn, tuple(state.authors(flat)))
     returned = [name for _, name in same_objects(record)]
     if record.schema.mutated and len(returned) == len(record.schema.returns):
         return _own_runner(state, returned)
     implicit = record.kernel(IMPLICIT)
     if implicit is not None and implicit.flavour in ("torch", "array_api"):
-        return lambda flat: state.apply(implicit.fn, flat)
+        return lambda flat: state.apply(implicit.fn, tuple(state.authors(flat)))
     raise _missing(state)
 
 

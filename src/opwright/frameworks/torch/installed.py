@@ -100,11 +100,11 @@ def kernel_at(state: Lowered, kernel: Kernel) -> Callable[..., Any]:
         fallthrough: Callable[..., Any] = torch.library.fallthrough_kernel
         return fallthrough
     leading = 1 if kernel.with_keyset else 0
-    fn, flat_of, apply = kernel.fn, state.flat, state.apply
+    fn, flat_of, apply, with_tuples = kernel.fn, state.flat, state.apply, state.record.schema.with_tuples
     device_type = device_of(kernel.key)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return apply(fn, flat_of(args[leading:], kwargs), *args[:leading])
+        return apply(fn, tuple(with_tuples(flat_of(args[leading:], kwargs))), *args[:leading])
 
     def converted(*args: Any, **kwargs: Any) -> Any:
         return run(flat_of(args, kwargs))

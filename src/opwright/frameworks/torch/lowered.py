@@ -34,22 +34,23 @@ class Lowered:
 
     ``count`` is the number of positional arguments, ``names`` the keyword-only ones, ``defaults`` one value
     for each argument (None where there is none), as torch has it. ``cache`` holds what kernels derive from
-    the record's present kernels and rules; a change empties it. ``enums`` has the positions and classes of
-    ``Enum`` arguments. ``opaque`` has the rules whose bodies run as operators of their own (``inner``), each
-    with what stands in for it; ``backward_of`` is the rule that such an operator runs. ``stand_in`` mutates
-    as this one does and does not return it. ``bundle`` is the library that is being filled. ``runs`` counts
-    those of an operator that mutates; ``warned`` says whether the loop of vmap was warned of, ``dual``
-    whether a level of forward mode was seen that compiled code had entered.
+    the record's present kernels and rules; a change empties it. ``classes`` has the positions of arguments
+    that authors get as members of an ``Enum``, or as tuples, and that class. ``opaque`` has the rules whose
+    bodies run as operators of their own (``inner``), each with what stands in for it; ``backward_of`` is the
+    rule that such an operator runs. ``stand_in`` mutates as this one does and does not return it. ``bundle``
+    is the library that is being filled. ``runs`` counts those of an operator that mutates; ``warned`` says
+    whether the loop of vmap was warned of, ``dual`` whether a level of forward mode was seen that compiled
+    code had entered.
     """
 
     __slots__ = (
         "backward_of",
         "bundle",
         "cache",
+        "classes",
         "count",
         "defaults",
         "dual",
-        "enums",
         "fast",
         "fragment",
         "inner",
@@ -77,7 +78,8 @@ class Lowered:
         self.total = len(arguments)
         self.count = self.total - len(self.names)
         self.defaults = tuple(map(_default, arguments))
-        self.enums = tuple((i, a.choices) for i, a in enumerate(arguments) if isinstance(a.choices, type))
+        enums = tuple((i, a.choices) for i, a in enumerate(arguments) if isinstance(a.choices, type))
+        self.classes = enums + tuple((i, tuple) for i in record.schema.tuples)
         self.tensors = tuple(i for i, a in enumerate(arguments) if a.has_tensors)
         self.lists = tuple(i for i, a in enumerate(arguments) if a.is_tensor_list)
         self.mutated = tuple(i for i, a in enumerate(arguments) if a.is_write and a.has_tensors)
@@ -107,11 +109,14 @@ class Lowered:
         return args
 
     def authors(self, flat: Sequence[Any]) -> Sequence[Any]:
-        """Return the values as rules take them: members of an ``Enum``, which torch has as plain values."""
-        if not self.enums:
+        """Return the values as authors' functions take them: members of an ``Enum``, and tuples.
+
+        Torch has plain values, and lists.
+        """
+        if not self.classes:
             return flat
         values = list(flat)
-        for index, kind in self.enums:
+        for index, kind in self.classes:
             if values[index] is not None:
                 values[index] = kind(values[index])
         return tuple(values)

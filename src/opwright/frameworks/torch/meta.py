@@ -31,7 +31,7 @@ def run_fake(rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def _meta(rule: Rule, value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [_meta(rule, one) for one in value]
+        return type(value)(_meta(rule, one) for one in value)
     if not isinstance(value, FakeArray):
         return value
     if not all(isinstance(size, int) for size in value.shape):

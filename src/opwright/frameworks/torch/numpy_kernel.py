@@ -48,7 +48,7 @@ def input_converter(state: Lowered, argument: Argument) -> Callable[[Any], Any] 
     """Return what turns an argument's value into what a NumPy kernel takes, or None where nothing does."""
     if not argument.has_tensors:
         if argument.choices is None and argument.base not in ("ScalarType", "Device"):
-            return None
+            return _as_tuple if argument.is_tuple else None
         return coercion(state.record.qualname, argument, load("numpy").convert)
     qualname, write = state.record.qualname, argument.is_write
 
@@ -71,7 +71,11 @@ def input_converter(state: Lowered, argument: Argument) -> Callable[[Any], Any] 
         except NoNumPyError as error:
             raise NoNumPyError(f"{qualname}: argument {argument.name}: {error}") from None
 
-    return one
+    return (lambda value: _as_tuple(one(value))) if argument.is_tuple else one
+
+
+def _as_tuple(value: Any) -> Any:
+    return None if value is None else tuple(value)
 
 
 def _arrays(values: Any) -> list[Any]:
