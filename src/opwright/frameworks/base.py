@@ -117,6 +117,10 @@ class Framework(ABC):
     def from_dlpack(self, array: Any) -> Any:
         """Return an array of this framework of any array that exports DLPack, of the same memory."""
 
+    def writes(self, array: Any) -> int | None:
+        """Return a number that every write to an array changes; None where writes are not counted."""
+        return None
+
     def started(self) -> None:
         """Hear that the framework is loaded: look at what was registered before; called at least once."""
 

@@ -1,7 +1,8 @@
 """Kernels on the host inside a compiled program: the body that XLA calls, and how it is reached.
 
-* Inputs are read-only views of XLA's buffers; what a kernel returns is copied into XLA's output buffers,
-  unless it wrote there itself (a keyword parameter ``out`` that is not in the schema).
+* Inputs are views of XLA's buffers, read-only ones for NumPy kernels; ``inputs`` tells of others.
+* What a kernel returns is copied into XLA's output buffers, unless it wrote there itself (a keyword
+  parameter ``out`` that is not in the schema).
 * An exception becomes a ``JaxRuntimeError`` with operator, kernel, type and traceback in its text; where a
   frame of ours encloses the program, that frame raises the kernel's own exception instead.
 """

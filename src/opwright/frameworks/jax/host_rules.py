@@ -18,6 +18,7 @@ from opwright.frameworks.jax.arguments import like_arguments, paths
 from opwright.frameworks.jax.avals import is_inexact, is_live, no_tangent
 from opwright.frameworks.jax.callbacks import Plan
 from opwright.frameworks.jax.gradients import Point, flat_gradients, misfit, needs
+from opwright.frameworks.jax.inputs import inputs_of, watched
 from opwright.frameworks.jax.primitive import Computation
 from opwright.rules.autograd import Context, run_setup_context
 
@@ -58,7 +59,21 @@ class OnHost(Computation):
                     fix="write it with opwright.array_namespace, for any framework",
                 )
             )
-        return Plan(title, self.rule.flavour, self._compute, self.rule.source)
+        inputs = inputs_of(title, self.rule.source, self.rule.flavour, self._names(), "write to a copy of it")
+        return Plan(title, self.rule.flavour, watched(inputs, self._compute), self.rule.source)
+
+    def _names(self) -> list[str]:
+        """Return what each of the arrays is that the rule gets."""
+        point = self.point
+        inputs, outputs = paths(point.call.schema, point.call.template), range(len(point.out_avals))
+        given = [(f"output {i}", on) for i, on in zip(outputs, point.diff_out, strict=True)]
+        if not self.backward:
+            given = list(zip((f"argument {name}" for name in inputs), point.live, strict=True))
+        return [
+            *(f"argument {name}" for name in inputs),
+            *(f"output {index}" for index in outputs),
+            *(f"the {'gradient' if self.backward else 'tangent'} of {name}" for name, on in given if on),
+        ]
 
     def _compute(self, arrays: Sequence[Any], _outs: Sequence[Any] | None) -> list[Any]:
         point, call = self.point, self.point.call

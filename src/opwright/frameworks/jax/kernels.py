@@ -18,7 +18,8 @@ import numpy as np
 
 from opwright.errors import OutputError, layout
 from opwright.frameworks.base import of_flavour
-from opwright.frameworks.jax.arguments import Template, fill, flatten_outputs, is_ref, structure_of
+from opwright.frameworks.jax.arguments import Template, fill, flatten_outputs, is_ref, paths, structure_of
+from opwright.frameworks.jax.inputs import inputs_of
 from opwright.outputs import CHECKED_CALLS, check_aliases, is_one, not_same, same_objects
 from opwright.rules.autograd import new_values, returned_mutations
 
@@ -81,9 +82,15 @@ def apply(record: OpOverload, kernel: Kernel, template: Template) -> Apply:
     mutated = [i for i, argument in enumerate(schema.arguments) if argument.is_write]
     functional = kernel.flavour == "jax" and bool(mutated)
     unchecked = [0] if kernel.flavour in ("jax", "array_api") else state_of(record).unchecked
+    names = [f"argument {name}" for name in paths(schema, template)]
+    fix = "write to a copy of it, or declare it in mutates_args"
+    inputs = inputs_of(f"kernel of {record.qualname}", kernel.source, kernel.flavour, names, fix)
     fn = kernel.fn
 
     def run(arrays: Sequence[Any], outs: Sequence[Any] | None = None) -> tuple[list[Any], tuple[Any, ...]]:
+        if inputs is not None:
+            copied = bool(unchecked[0])
+            arrays, before = inputs.given(arrays, copied=copied)
         values = fill(schema, static, arrays)
         if mutated and not functional:
             _make_writable(schema, values, mutated, kernel.flavour, outs)
@@ -93,6 +100,8 @@ def apply(record: OpOverload, kernel: Kernel, template: Template) -> Apply:
         result = fn(*leading, *values[:count], **kwargs)
         if functional:
             return _functional(record, kernel, result)
+        if inputs is not None:
+            inputs.require_unwritten(arrays, before, copied=copied)
         if unchecked[0]:
             check_aliasing(record, kernel, values, result)
         leaves, structure = flatten_outputs(record, result, kernel.flavour, kernel)

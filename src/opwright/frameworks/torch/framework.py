@@ -113,6 +113,9 @@ class TorchFramework(Framework):
     def from_dlpack(self, array: Any) -> Any:
         return torch.from_dlpack(array)
 
+    def writes(self, array: Any) -> int | None:
+        return None if array.is_inference() else int(array._version)  # noqa: SLF001  (torch names no other)
+
     def stream_of(self, array: Any) -> tuple[int, int] | None:
         device = array.device
         return (device.index, private.cuda_stream(device.index)) if device.type == "cuda" else None
