@@ -8,7 +8,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 import opwright as ow
-from opwright.errors import MissingRuleError, OutputError
+from opwright.errors import MissingRuleError, OutputError, UnsupportedError
 
 NS = "torch_fake"
 
@@ -97,3 +97,45 @@ def test_the_fake_of_a_torch_kernel_is_used_as_given(tensor):
     transposed = torch.ones(2, 3).T
     assert keep(tensor(transposed)).stride() == (1, 3)
     assert keep(transposed).stride() == (1, 3)
+
+
+def _refused(op, *args):
+    for _ in range(3):
+        with pytest.raises(UnsupportedError) as caught:
+            op(*args)
+        lines = str(caught.value).splitlines()
+        assert lines.pop(2).startswith(f"  registered at: {__file__}:")
+        assert lines == [
+            f"{op.name} was called with tensors on cpu and meta",
+            "  expected: tensors on meta alone, or none there: meta tensors have no data to compute with",
+            "  to fix: move them to one device",
+        ]
+
+
+def test_an_output_with_data_of_a_call_with_meta_tensors_is_refused():
+    @ow.custom_op(f"{NS}::mixed", mutates_args=())
+    def mixed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+    mixed.register_fake(lambda x, y: torch.empty_like(x))
+    x, y = torch.ones(2), torch.ones(2, device="meta")
+    _refused(mixed, x, y)
+    _refused(mixed, torch.tensor(1.0), y)
+    assert mixed(x, x).tolist() == [2, 2]
+    _refused(mixed, x, y)
+    assert mixed(y, y).is_meta
+    assert mixed(y, torch.tensor(1.0)).is_meta
+    with FakeTensorMode() as mode:
+        assert mixed(mode.from_tensor(x), mode.from_tensor(x)).device.type == "cpu"
+
+
+def test_an_argument_with_data_that_a_call_with_meta_tensors_would_mutate_is_refused():
+    @ow.custom_op(f"{NS}::mixed_", mutates_args=("x",))
+    def mixed_(x: torch.Tensor, y: torch.Tensor) -> None:
+        x.add_(y)
+
+    x, y = torch.ones(2), torch.ones(2, device="meta")
+    _refused(mixed_, x, y)
+    assert mixed_(y, x) is None
+    mixed_(x, x)
+    assert x.tolist() == [2, 2]

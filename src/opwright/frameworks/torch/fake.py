@@ -32,10 +32,38 @@ def make_kernel(state: Lowered) -> Callable[..., Any]:
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         run: Run = state.cache.get("fake") or state.derive("fake", lambda: make_runner(state))
-        return run(state.flat(args, kwargs))
+        flat = state.flat(args, kwargs)
+        out = run(flat)
+        if any(_is_plain(tensor, meta=True) for value in flat for tensor in tensors_in(value)):
+            _refuse_data(state, flat, out)
+        return out
 
     fake.__name__ = fake.__qualname__ = f"fake of {state.record.qualname}"
     return fake
+
+
+def _is_plain(tensor: torch.Tensor, *, meta: bool) -> bool:
+    """Return whether a tensor is one of torch's own class, with or without data."""
+    return tensor.__class__ in (torch.Tensor, torch.nn.Parameter) and tensor.is_meta is meta
+
+
+def _refuse_data(state: Lowered, flat: tuple[Any, ...], out: Any) -> None:
+    """Raise where a call with meta tensors would leave what has data without a value: no kernel runs."""
+    given = [tensor for value in flat for tensor in tensors_in(value)]
+    if all(tensor.is_meta for tensor in given):
+        return
+    made = out if out.__class__ in (list, tuple) else (out,)
+    made = [*made, *(flat[index] for index in state.mutated)]
+    if any(_is_plain(tensor, meta=False) for value in made for tensor in tensors_in(value)):
+        raise UnsupportedError(
+            layout(
+                f"{state.record.qualname} was called with tensors on "
+                f"{' and '.join(dict.fromkeys(str(tensor.device) for tensor in given))}",
+                expected="tensors on meta alone, or none there: meta tensors have no data to compute with",
+                registered=state.record.source,
+                fix="move them to one device",
+            )
+        )
 
 
 def make_runner(state: Lowered) -> Run:
