@@ -143,6 +143,33 @@ def test_warmup_compiles_and_launches_nothing(monkeypatch, tmp_path):
     assert "tt.store" in compiled.asm["ttir"]
 
 
+def test_a_launch_in_a_plain_function_is_not_traced(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    launcher = ow.wrap_triton(kernels.in_place)
+
+    def wrapped_here(x):
+        y = x + 1
+        ow.wrap_triton(kernels.in_place)[(1,)](y, 64, 32)
+        return y * 2
+
+    def wrapped_before(x):
+        y = x + 1
+        launcher[(1,)](y, 64, 32)
+        return y * 2
+
+    for function in (wrapped_here, wrapped_before):
+        torch._dynamo.reset()
+        with pytest.raises(torch._dynamo.exc.Unsupported, match=r"opwright\.triton_op, and call that"):
+            torch.compile(function, backend="eager", fullgraph=True)(torch.ones(64))
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend="eager")
+        with triton_stub.gpu():
+            for _ in range(3):
+                launches, out = triton_stub.captured(lambda run=compiled: run(torch.ones(64)))
+                assert len(launches) == 1
+                assert torch.equal(out, torch.full((64,), 4.0))
+
+
 # ------------------------------------------------------------------------------- what a kernel writes
 
 
@@ -334,6 +361,30 @@ def test_interpreted_kernels_under_transforms_and_compilers():
             assert torch.equal(compiled(x, y), (x + y) * 2)
         module = type("Module", (torch.nn.Module,), {"forward": lambda self, a, b: add(a, b)})()
         assert "torch.ops.ti.add.default" in torch.export.export(module, (x, y)).graph_module.code
+    """)
+
+
+def test_interpreted_kernels_in_a_compiled_plain_function():
+    interpreted("""
+        def plain(x):
+            y = x + 1
+            ow.wrap_triton(kernels.in_place)[(1,)](y, y.numel(), 64)
+            return y * 2
+
+        x = torch.ones(40)
+        assert torch.equal(torch.compile(plain, backend="eager")(x), plain(x))
+    """)
+
+
+def test_the_checker_does_not_run_interpreted_kernels_in_threads():
+    interpreted("""
+        from opwright.checks import determinism
+
+        del determinism.threading
+        x = torch.randn(40)
+        report = ow.opcheck(add, (x, x), frameworks="torch", raise_exception=False)
+        outcome = report.outcome("determinism", "torch")
+        assert outcome.status == "passed", str(outcome)
     """)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -141,7 +142,19 @@ def _of_first_values(
     )
 
 
+def _interpreted(probe: Probe) -> bool:
+    """Return whether a kernel of the operator launches what Triton interprets."""
+    if "triton" not in sys.modules:
+        return False
+    from opwright.kernels.triton import runs_interpreted
+
+    return any(runs_interpreted(kernel.fn) for kernel in probe.record.enabled_kernels())
+
+
 def _in_threads(probe: Probe) -> Iterator[Finding]:
+    if _interpreted(probe):
+        probe.skip("Triton's interpreter cannot run in several threads at once")
+        return
     samples = [*probe.samples[:2]]
     if len(samples) == 1:
         accepted = (one for one in derived.other_values(samples[0]) if probe.reference(one).error is None)

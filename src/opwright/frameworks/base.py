@@ -130,6 +130,9 @@ class Framework(ABC):
     def trace_again(self) -> None:
         """Make the framework's tracer begin again: it has met an operator that was attached only then."""
 
+    def never_traced(self, function: Any) -> None:
+        """Keep the framework's tracer out of a function where Python code that it runs calls that."""
+
     def changed(self, event: str, record: OpOverload, item: Any) -> None:
         """Hear of a change to a record: ``undefine``, ``add``, ``remove`` or ``enable``."""
 

@@ -22,6 +22,7 @@ from opwright.errors import (
     layout,
 )
 from opwright.frameworks.base import load
+from opwright.kernels.triton_code import never_traced, untraced
 from opwright.source import source_of
 
 if TYPE_CHECKING:
@@ -156,11 +157,12 @@ class Launcher:
         """Take another function for the launches that are made from now on."""
         if launch is not None:
             self.has_front = True
-            self._launch = launch
+            self._launch = never_traced(launch)
 
     def __repr__(self) -> str:
         return f"<Triton kernel {self.layers.name} ({self.layers.source})>"
 
+    @untraced
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         # A bound method is the cheapest way to keep an argument that comes first.
         return MethodType(self._launch, grid)
@@ -175,6 +177,7 @@ class Launcher:
             )
         )
 
+    @untraced
     def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
         """Launch as Triton's own ``run`` does; with ``warmup`` it is only compiled."""
         if warmup:
@@ -186,8 +189,10 @@ class Launcher:
         from opwright.kernels.triton_cache import dispatcher
 
         cached = None if self.layers.interpreted else dispatcher(self)
-        return self.plain if cached is None else cached
+        never_traced(type(self).plain)
+        return self.plain if cached is None else never_traced(cached)
 
+    @untraced
     def plain(self, grid: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Launch without the cache, through the framework that the arrays belong to."""
         launching = self.launching((*args, *kwargs.values()))
@@ -234,6 +239,7 @@ class Launcher:
         return None
 
 
+@untraced
 def wrap_triton(kernel: Any, /, *, writes: Iterable[str] | None = None) -> Any:
     """Let a Triton kernel be launched inside a ``triton_op`` and be seen by what traces it.
 
@@ -344,7 +350,20 @@ def kernels_in(function: Any) -> list[Any]:
     Names are looked up in globals and closures, also those of the functions that it calls; what is only
     known when it runs is not found.
     """
-    autotuner, heuristics, jit, _ = _classes()
+    _, _, jit, _ = _classes()
+    return [one for one in _launched(function) if isinstance(one, jit)]
+
+
+def runs_interpreted(function: Any) -> bool:
+    """Return whether a function may launch a kernel that Triton interprets."""
+    if not interpreting():
+        return False
+    *_, interpreted = _classes()
+    return any(isinstance(one, interpreted) for one in _launched(function))
+
+
+def _launched(function: Any) -> list[Any]:
+    autotuner, heuristics, jit, interpreted = _classes()
     found: dict[int, Any] = {}
     seen: set[int] = set()
     stack = [function]
@@ -357,7 +376,7 @@ def kernels_in(function: Any) -> list[Any]:
             stack.append(one.kernel)
         elif isinstance(one, (autotuner, heuristics)):
             stack.append(one.fn)
-        elif isinstance(one, jit):
+        elif isinstance(one, (jit, interpreted)):
             found[id(one)] = one
         elif inspect.isfunction(one):
             stack += _reachable(one)

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import inspect
 import linecache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from opwright import catalogue
+from opwright.frameworks.base import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from opwright.frameworks.base import Launching
     from opwright.kernels.triton_cache import Site
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_WHY_UNTRACED = (
+    "a Triton kernel is launched through opwright.wrap_triton outside of a triton_op, which cannot be "
+    "traced; put the launch in a function decorated with opwright.triton_op, and call that"
+)
 
 _NUMBERS = (int, bool, float, type(None))
 MANY = 4
@@ -74,6 +84,24 @@ class Runtime:
         )
 
 
+def untraced(function: F) -> F:
+    """Let tracers of Python code stop at a function, and say what to write instead."""
+    for info in catalogue.known():
+        if info.tracer:
+            _, _, stop, why = info.tracer
+            setattr(function, stop, True)
+            setattr(function, why, _WHY_UNTRACED)
+    return function
+
+
+def never_traced(launch: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep tracers out of a launch that Python code makes after they have stopped at it."""
+    for info in catalogue.known():
+        if info.tracer and catalogue.loaded(info):
+            load(info.name).never_traced(launch)
+    return launch
+
+
 def compile_launch(title: str, head: str, body: Iterable[str], scope: dict[str, Any]) -> Callable[..., Any]:
     """Compile ``def launch(head): body`` and enter its source where tracebacks look for it."""
     filename = f"<opwright launch of {title}>"
@@ -82,7 +110,9 @@ def compile_launch(title: str, head: str, body: Iterable[str], scope: dict[str, 
     scope["__name__"] = "opwright.generated"
     exec(compile(text, filename, "exec"), scope)
     function: Callable[..., Any] = scope.pop("launch")
-    return function
+    # A tracer would import the module that the globals name, and there is none.
+    del scope["__name__"]
+    return untraced(function)
 
 
 def prefix_beside(names: Iterable[str]) -> str:

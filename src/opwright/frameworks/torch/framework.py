@@ -67,6 +67,9 @@ class TorchFramework(Framework):
     def trace_again(self) -> None:
         private.restart_trace()
 
+    def never_traced(self, function: Any) -> None:
+        private.never_traced(function)
+
     def changed(self, event: str, record: OpOverload, item: Any) -> None:
         if record.owner:
             foreign.changed(event, record, item)
