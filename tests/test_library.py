@@ -45,6 +45,22 @@ def test_48_an_unknown_kind(ns, kind):
     )
 
 
+@pytest.mark.parametrize("namespace", ["prim", "_"])
+def test_no_operator_is_defined_in_a_reserved_namespace(namespace):
+    def body(x: ow.Array) -> ow.Array:
+        return x
+
+    text = f"'{namespace}' is a reserved namespace\n  to fix: choose one of your own"
+    for define in (
+        lambda: ow.custom_op(f"{namespace}::f", mutates_args=())(body),
+        lambda: ow.triton_op(f"{namespace}::f", mutates_args=())(body),
+        lambda: ow.define(f"{namespace}::f", "(Tensor x) -> Tensor"),
+    ):
+        with pytest.raises(RegistrationValueError) as e:
+            define()
+        assert str(e.value) == text
+
+
 @pytest.mark.parametrize("kind", ["DEF", "FRAGMENT"])
 def test_48_the_reserved_namespace(kind):
     with pytest.raises(ValueError, match="'prim' is a reserved namespace\n  to fix: choose one of your own"):

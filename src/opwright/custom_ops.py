@@ -13,7 +13,7 @@ from opwright.operator import commit_definition
 from opwright.overload import Kernel, OpOverload
 from opwright.parse import parse_schema
 from opwright.placement import check_lives_on, require_device
-from opwright.qualname import parse_qualname
+from opwright.qualname import parse_qualname, require_definable
 from opwright.rules.base import names, require_signature
 from opwright.source import source_of
 from opwright.tags import check_tags, tag_names
@@ -153,6 +153,7 @@ def define_operator(
     if not callable(fn):
         raise RegistrationTypeError(layout(f"{decorator}({name!r}) decorates a function", got=repr(fn)))
     namespace, base, which = parse_qualname(name)  # which is empty for "default" too
+    require_definable(namespace)
     name = f"{namespace}::{base}{'.' + which if which else ''}"
     parsed, inferred = _schema_of(name, fn, mutates_args, schema, tags)
     body, own = compiled_kernel(fn, parsed)

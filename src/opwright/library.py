@@ -23,7 +23,7 @@ from opwright.keys import IMPLICIT, resolve_key
 from opwright.operator import commit_definition, module_of_caller
 from opwright.overload import Kernel, OpOverload, fallthrough_kernel
 from opwright.parse import parse_schema
-from opwright.qualname import parse_qualname
+from opwright.qualname import parse_qualname, require_definable
 from opwright.source import caller, source_of
 from opwright.tags import check_tags, tag_names
 from opwright.targets import (
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from opwright.registry import Handle
 
-_RESERVED = ("prim",)
 _definers: dict[str, str] = {}
 """Where the DEF library of a namespace was made."""
 
@@ -98,10 +97,8 @@ class Library:
             raise RegistrationValueError(
                 layout(f"Library({ns!r}, {kind!r}): unsupported kind", expected="'DEF', 'FRAGMENT' or 'IMPL'")
             )
-        if ns in _RESERVED and kind != "IMPL":
-            raise RegistrationValueError(
-                layout(f"{ns!r} is a reserved namespace", fix="choose one of your own")
-            )
+        if kind != "IMPL":
+            require_definable(ns)
         if ns != "_":
             parse_qualname(f"{ns}::name")
         self.ns = ns

@@ -7,6 +7,9 @@ from keyword import iskeyword
 
 from opwright.errors import RegistrationTypeError, RegistrationValueError, layout
 
+_RESERVED = ("prim", "_")
+"""Torch's own operators of the language, and what stands for every namespace."""
+
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -49,6 +52,14 @@ def parse_qualname(text: str) -> tuple[str, str, str]:
                 layout(f"{text!r}: the {what} {part!r} {problem}", expected=form + " of Python identifiers")
             )
     return namespace, name, "" if overload == "default" else overload
+
+
+def require_definable(namespace: str) -> None:
+    """Raise where operators cannot be defined in a namespace."""
+    if namespace in _RESERVED:
+        raise RegistrationValueError(
+            layout(f"{namespace!r} is a reserved namespace", fix="choose one of your own")
+        )
 
 
 def name_problem(name: str) -> str | None:

@@ -597,3 +597,16 @@ def test_a_kernel_of_another_framework_never_mutates_a_copy():
             "  to fix: pass a copy, and use the copy afterwards"
         )
         np.testing.assert_array_equal(x, kept)
+
+
+def test_advice_names_the_argument_that_is_meant(ns):
+    @ow.custom_op(f"{ns}::add", mutates_args=())
+    def add(x: np.ndarray, others: list[np.ndarray]) -> np.ndarray:
+        return x + others[0]
+
+    with pytest.raises(
+        ArgumentError, match=r"to fix: take its plain array first: numpy\.asarray\(others\[0\]\)"
+    ):
+        add(X, [_units()])
+    with pytest.raises(ArgumentError, match=r"to fix: fill it first: others\[1\]\.filled\(value\)"):
+        add(X, [X, np.ma.masked_array([1.0], [True])])

@@ -46,8 +46,8 @@ def shares_memory(a: Any, b: Any) -> bool:
     return a.data.mem.ptr == b.data.mem.ptr or bool(cupy.may_share_memory(a, b))
 
 
-def _advice(value: Any) -> str | None:
-    return "take its plain array first: cupy.asarray(x)" if isinstance(value, cupy.ndarray) else None
+def _advice(name: str, value: Any) -> str | None:
+    return f"take its plain array first: cupy.asarray({name})" if isinstance(value, cupy.ndarray) else None
 
 
 def on_its_device(fn: Callable[..., Any]) -> Callable[..., Any]:

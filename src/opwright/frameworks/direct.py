@@ -51,7 +51,7 @@ class Direct:
     lendable
         A source expression for whether another framework can write to the memory of the array ``{x}``.
     advice
-        ``advice(value)``: the line that makes a refused array one that can be taken, or None.
+        ``advice(name, value)``: the line that makes a refused array one that can be taken, or None.
     under_modes
         ``under_modes(record, call, values)`` runs a call while a mode is entered.
     around
@@ -69,7 +69,7 @@ class Direct:
         writable: str = "True",
         portable: str = "True",
         lendable: str = "True",
-        advice: Callable[[Any], str | None] = lambda _: None,
+        advice: Callable[[str, Any], str | None] = lambda name, value: None,
         under_modes: Callable[[OpOverload, Callable[..., Any], tuple[Any, ...]], Any],
         around: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda fn: fn,
     ) -> None:
@@ -266,7 +266,9 @@ class _Specialised:
             info = catalogue.framework_of_class(value.__class__)
             if info is None or info.name != direct.framework.name:
                 raise _Foreign
-            raise refused_array(record, name, class_name(value), f"a plain {plain}", direct.advice(value))
+            raise refused_array(
+                record, name, class_name(value), f"a plain {plain}", direct.advice(name, value)
+            )
         if argument.is_write:
             copied = array is not value and not direct.shares_memory(array, value)
             if copied or not direct.is_writable(array):

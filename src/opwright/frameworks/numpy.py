@@ -56,10 +56,10 @@ def shares_memory(a: Any, b: Any) -> bool:
     return _owner(a) is _owner(b) or bool(np.may_share_memory(a, b))
 
 
-def _advice(array: Any) -> str | None:
+def _advice(name: str, array: Any) -> str | None:
     if isinstance(array, np.ma.MaskedArray):
-        return "fill it first: x.filled(value)"
-    return "take its plain array first: numpy.asarray(x)"
+        return f"fill it first: {name}.filled(value)"
+    return f"take its plain array first: numpy.asarray({name})"
 
 
 def _under_modes(record: OpOverload, call: Callable[..., Any], values: tuple[Any, ...]) -> Any:

@@ -536,3 +536,23 @@ def test_a_rule_of_flavour_numpy_is_first_order():
         f"  registered at: {source_of(backward)}\n"
         "  to fix: write the rule with opwright.array_namespace, for any framework"
     )
+
+
+def test_arrays_of_two_frameworks_are_named_by_a_warm_operator_too(ns):
+    torch = pytest.importorskip("torch", reason="the second framework of the mixture")
+
+    @ow.custom_op(f"{ns}::add", mutates_args=())
+    def add(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x + y
+
+    add.register_fake(like_x)
+    for warm in (False, True):
+        if warm:
+            add(X, X)
+        assert text_of(errors.MixedFrameworksError, lambda: add(X, torch.ones(3))) == (
+            f"{ns}::add was called with arrays of 2 frameworks\n"
+            "  expected: arrays of one framework\n"
+            "  got: x of jax, y of torch\n"
+            "  to fix: convert them to one framework first; data is never moved without being asked"
+        )
+        assert add(X, ow.FakeArray((3,), "float32")).shape == (3,)

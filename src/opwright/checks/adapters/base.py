@@ -384,6 +384,8 @@ def missing_rule(record: OpOverload, kind: str) -> Unsupported | None:
         return None if kind == "fake" else Unsupported(f"{record.owner} has the rules of its own operators")
     if kind == "fake":
         return None if {"inplace", "out"} & set(record.tags) else Unsupported("no fake is registered")
+    if kind == "jvp" and record.rule("autograd") is None:
+        return Unsupported("no jvp rule is registered, and no backward that tangents could come from")
     return Unsupported(MISSING[kind])
 
 

@@ -79,6 +79,10 @@ def paths(schema: FunctionSchema, template: Template) -> list[str]:
     return found
 
 
+class ForeignError(Exception):
+    """An array is another framework's: whoever takes such a call is to be found anew."""
+
+
 class _Found:
     """Arrays of a call in order, and references with their arrays' indices."""
 
@@ -183,9 +187,10 @@ class Splitter:
                     self.record, path, f"a key of dtype {value.dtype}", "an array of numbers", fix
                 )
             return value
-        if not isinstance(value, np.ndarray | np.generic):
-            raise not_an_array(self.record, path, value)
         info = catalogue.framework_of_class(type(value))
+        if not isinstance(value, np.ndarray | np.generic):
+            foreign = info is not None and info.name != "jax"
+            raise ForeignError if foreign else not_an_array(self.record, path, value)
         own = type(value) in (np.ndarray, np.memmap) or isinstance(value, np.generic)
         if not own and (info is None or info.name != "jax"):
             got, fix = f"a {class_name(value)}", f"pass numpy.asarray({path})"

@@ -10,7 +10,14 @@ import numpy as np
 from opwright import modes
 from opwright.errors import UnsupportedError, layout
 from opwright.frameworks.jax import private
-from opwright.frameworks.jax.arguments import Splitter, Template, as_user_output, has_other_returns, unflatten
+from opwright.frameworks.jax.arguments import (
+    ForeignError,
+    Splitter,
+    Template,
+    as_user_output,
+    has_other_returns,
+    unflatten,
+)
 from opwright.frameworks.jax.avals import same_axes
 from opwright.frameworks.jax.call import Call
 from opwright.frameworks.jax.callbacks import Plan, on_numpy
@@ -35,7 +42,10 @@ def invoker(record: OpOverload, convert: Callable[[str, Any], Any]) -> Callable[
     one, plain = is_one(record), not schema.mutated and all(str(r.type) == "Tensor" for r in schema.returns)
 
     def run(*values: Any) -> Any:
-        arrays, template, refs = splitter.split(values)
+        try:
+            arrays, template, refs = splitter.split(values)
+        except ForeignError:
+            return record.miss(*values)
         call = Call(record, template)
         if silent:
             return _run_silent(call, arrays)
