@@ -71,11 +71,26 @@ def resolve(record: OpOverload, values: Sequence[Any]) -> Callable[..., Any]:
     framework = load(info.name)
     ensure_attached(framework, record)
     call = framework.specialise(record, values)
+    takes_arrays = any(argument.has_tensors for argument in record.schema.arguments)
+    if not takes_arrays or deciding(record.schema, values) is None:
+        call = _unless_traced(record, call)
     with registry.lock:
         # A registration meanwhile has emptied the table: what was found is only good for this call.
         if record.version == version and record.stale is None:
             record.table[key] = call
     return call
+
+
+def _unless_traced(record: OpOverload, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the call without arrays, which while a framework's tracer runs is a call in that framework."""
+
+    def untraced(*values: Any) -> Any:
+        traced = record.traced
+        if traced is not None and traced[0]():
+            return traced[1](*values)
+        return call(*values)
+
+    return untraced
 
 
 def framework_of_call(record: OpOverload, values: Sequence[Any]) -> FrameworkInfo:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import opwright as ow
 from checks.cases import assert_caught, facts_of, text_of, wrong_operators
 
 # Name of the operator, id, what is wrong, expected, got, what to do, and the sample.
@@ -136,3 +138,36 @@ def test_a_finding_prints_whole():
         "    from opwright.testing import fake\n"
         "    print(fake(op, x))"
     )
+
+
+def test_the_fake_of_a_factory_gets_what_a_compiled_program_gives_it():
+    pytest.importorskip("torch")
+    pytest.importorskip("jax")
+
+    @ow.custom_op("checkfake::steps", mutates_args=())
+    def steps(n: int) -> np.ndarray:
+        return np.arange(n)
+
+    steps.register_fake(lambda n: ow.empty((n,), dtype="int64"))
+    report = ow.opcheck(steps, (3,), frameworks=("numpy", "torch", "jax"))
+    assert {(one.framework, one.status) for one in report.outcomes if one.law in ("fake", "compile")} == {
+        ("numpy", "passed"),
+        ("numpy", "skipped"),
+        ("torch", "passed"),
+        ("jax", "passed"),
+    }
+
+
+def test_an_array_is_told_by_its_class():
+    with ow.Library("checkfake", "FRAGMENT") as lib:
+        lib.define("maybe(Tensor x) -> Tensor?")
+        lib.impl("maybe", lambda x: x.copy(), "CPU", flavour="numpy")
+        ow.register_fake("checkfake::maybe", lambda x: None, lib=lib)
+        maybe = ow.ops.checkfake.maybe.default
+        report = ow.opcheck(maybe, (np.ones(2),), frameworks="numpy", raise_exception=False)
+        [found] = report.findings
+        assert (found.id, found.expected, found.got) == (
+            "OW203",
+            "an array of class ndarray, as the kernel returns",
+            "None",
+        )

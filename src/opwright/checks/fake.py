@@ -172,8 +172,15 @@ def _one(
                 show=FAKE,
             )
     elif isinstance(fake, Meta) or hasattr(real, "dtype"):
-        texts = ["an array" if hasattr(one, "dtype") else repr(one) for one in (real, fake)]
+        texts = [_text_of(one) for one in (real, fake)]
         yield _differs(probe, sample, "OW203", name, (texts[0], texts[1]))
+
+
+def _text_of(value: Any) -> str:
+    """Return an array as its class, anything else as it is written."""
+    if isinstance(value, Meta):
+        return "an array without data"
+    return f"an array of class {type(value).__name__}" if hasattr(value, "dtype") else repr(value)
 
 
 def _array(probe: Probe, sample: Sample, name: str, fake: Meta, real: Any) -> Iterator[Finding]:

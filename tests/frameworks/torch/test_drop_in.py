@@ -59,6 +59,18 @@ def test_a_factory_function_that_goes_by_its_device():
         filled(3, 2.0, torch.device("cuda"))
 
 
+def test_a_factory_of_numpy_that_was_called_outside_can_be_compiled():
+    @custom_op("dropin::steps", mutates_args=())
+    def steps(n: int) -> np.ndarray:
+        return np.arange(n)
+
+    steps.register_fake(lambda n: library.empty((n,), dtype="int64"))
+    compiled = torch.compile(lambda x: x + steps(3), backend="aot_eager", fullgraph=True)
+    assert type(steps(3)) is np.ndarray
+    assert torch.equal(compiled(torch.ones(3)), torch.tensor([1.0, 2.0, 3.0]))
+    assert type(steps(3)) is np.ndarray
+
+
 def test_a_linear_layer_is_given_as_the_fake_of_an_operator_that_exists():
     with Library("dropin", "FRAGMENT") as lib:
         lib.define("layer(Tensor x, Tensor weight, Tensor bias) -> Tensor")

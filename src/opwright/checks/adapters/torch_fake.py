@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from opwright.checks.adapters.base import Asked, Faked, Meta, call_arguments, operator_of, outputs_of
+from opwright.frameworks.base import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,9 +50,14 @@ def fake(
     args, kwargs = call_arguments(record, fakes)
     with mode:
         env.asked.clear()
-        outputs = outputs_of(record, operator_of(record)(*args, **kwargs))
+        outputs = outputs_of(record, _called(record, bool(seen))(*args, **kwargs))
     asked = list(env.asked)
     return Faked([_metas(out, f"output {i}", seen) for i, out in enumerate(outputs)], asked)
+
+
+def _called(record: OpOverload, has_arrays: bool) -> Any:
+    """Return what is called: without arrays torch's own operator, as in a program that is compiled."""
+    return operator_of(record) if has_arrays else load("torch").native(record)
 
 
 def _fake_tensor(mode: Any, value: Any, tensor: Callable[[Any], Any], hints: Mapping[int, int] | None) -> Any:
