@@ -75,6 +75,14 @@ def test_empty_without_like_inside_a_fake():
         assert repr(ow.empty((2, 3), dtype="int8", device="cuda")) == "FakeArray((2, 3), int8, cuda)"
 
 
+def test_arrays_made_of_a_fake_stand_for_the_same_framework():
+    x = ow.FakeArray((2, 3), "float32", framework="jax", weak_type=True)
+    made = [x.T, x.mT, x.astype("int8"), x.new_empty(4), ow.empty_like(x), ow.empty((), like=x)]
+    assert {one.framework for one in made} == {"jax"}
+    assert [one.weak_type for one in made] == [True, True, False, False, False, False]
+    assert ow.FakeArray((2,)).framework == ""
+
+
 def test_a_factorys_fake():
     @ow.custom_op("creation::steps", mutates_args=())
     def steps(n: int, dtype: np.dtype) -> np.ndarray:
@@ -107,6 +115,8 @@ def test_broadcast_shapes():
         ((ow.FakeArray((2,), "float32"), np.ones(2)), "float64"),
         (("float32", "complex64"), "complex64"),
         ((np.int8, 1), "int8"),
+        ((ow.FakeArray((2,), "float32"), ow.FakeArray((), "float64")), "float64"),
+        ((ow.FakeArray((2,), "float32"), ow.FakeArray(("n",)).shape[0]), "float32"),
     ],
 )
 def test_result_type(operands, name):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from opwright.batch_outputs import uneven
 from opwright.calls import mapped, outputs_of
 from opwright.errors import MissingRuleError, layout
-from opwright.fakes import FakeArray
+from opwright.fakes import FakeArray, fake_like
 from opwright.faking import run_fake
 from opwright.frameworks.base import run_elsewhere
 from opwright.outputs import same_objects
@@ -82,7 +82,7 @@ def _empty_batch(call: Call, values: Sequence[Any], axes: Sequence[Any]) -> list
 
     def fake(array: Any, axis: int | None) -> FakeArray:
         shape = [size for at, size in enumerate(array.shape) if at != axis]
-        return FakeArray(tuple(shape), array.dtype)
+        return fake_like(array, shape)
 
     row = [
         mapped(fake, value, axis) if argument.has_tensors else value

@@ -5,15 +5,21 @@ They take any framework's arrays and tracers as well as fakes, so that one fake 
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+from opwright import catalogue
 from opwright.dtypes import as_dtype
 from opwright.errors import ContextError, layout
-from opwright.fake_context import current_ctx
-from opwright.fakes import FakeArray
+from opwright.fake_context import computing, current_ctx
+from opwright.fakes import FakeArray, fake_of
 from opwright.namespaces import array_namespace
 from opwright.rules.autocast import dtype_name
 from opwright.shapes import as_shape, broadcast
+from opwright.sizes import Size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def empty_like(x: Any, *, dtype: Any = None, device: Any = None) -> Any:
@@ -103,24 +109,62 @@ def broadcast_shapes(*shapes: Any) -> tuple[Any, ...]:
 
 
 def result_type(*arrays_or_dtypes: Any) -> Any:
-    """Return the dtype that arithmetic on arrays and Python numbers gives, in their own framework.
+    """Return the dtype that arithmetic on arrays and Python numbers gives.
+
+    It is that of the arrays' own framework: of ``torch.result_type``, where a tensor without axes counts
+    less than one with axes, ``jax.numpy.result_type`` with its weak types, or ``numpy.result_type``. In a
+    fake it is that of the framework which the kernel computes with: NumPy's for a kernel of flavour
+    ``numpy``, whichever arrays it is called with.
 
     Parameters
     ----------
     arrays_or_dtypes
         Arrays of one framework, dtypes, and Python numbers; one of them at least is an array or a dtype.
+
+    Examples
+    --------
+    >>> import opwright as ow
+    >>> ow.result_type(ow.FakeArray((2,), "float32"), ow.FakeArray((), "float64"))
+    dtype('float64')
+    >>> ow.result_type(ow.FakeArray((2,), "float32"), 1.0)
+    dtype('float32')
     """
     arrays = [one for one in arrays_or_dtypes if _is_array(one)]
-    if arrays and not any(isinstance(one, FakeArray) for one in arrays):
-        return array_namespace(*arrays).result_type(*arrays_or_dtypes)
+    with_data = bool(arrays) and not any(isinstance(one, FakeArray) for one in arrays)
+    xp: Any = array_namespace(*arrays) if with_data else None
+    own = _framework_of(arrays_or_dtypes)
+    name = computing() or own
+    promotion = catalogue.get(name).promotion
+    if name == own and with_data and not promotion:
+        return xp.result_type(*arrays_or_dtypes)
+    operands = [fake_of(one) if _is_array(one) and name != own else one for one in arrays_or_dtypes]
+    found = import_module(promotion).result_type(operands) if promotion else _in_numpy(operands)
+    if not with_data:
+        return as_dtype(found)
+    return found if name == own else _own_dtype(xp, found)
+
+
+def _framework_of(operands: Sequence[Any]) -> str:
+    """Return the framework of arrays, fakes or dtypes; those that say none are NumPy's."""
+    names = []
+    for one in operands:
+        info = None if isinstance(one, str) else catalogue.framework_of_value(one)
+        names.append(one.framework if isinstance(one, FakeArray) else info.name if info else "")
+    return next((name for name in names if name not in ("", "numpy")), "numpy")
+
+
+def _in_numpy(operands: Sequence[Any]) -> Any:
     import numpy as np
 
+    numbers = (bool, int, float, complex)
     return np.result_type(
         *(
-            one
-            if type(one) in (bool, int, float, complex)
+            0
+            if isinstance(one, Size)
+            else one
+            if type(one) in numbers
             else as_dtype(one.dtype if _is_array(one) else one)
-            for one in arrays_or_dtypes
+            for one in operands
         )
     )
 

@@ -16,11 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ctx: ContextVar[Any] = ContextVar("opwright_fake_ctx", default=None)
+_computing: ContextVar[str] = ContextVar("opwright_fake_computing", default="")
 
 
 def current_ctx() -> Any:
     """Return the context of the fake that is running, or None."""
     return _ctx.get()
+
+
+def computing() -> str:
+    """Return the framework that the kernel computes with whose fake is running, or an empty string."""
+    return _computing.get()
 
 
 def check_bounds(low: Any, high: Any) -> None:
@@ -48,13 +54,14 @@ def check_bounds(low: Any, high: Any) -> None:
 
 
 @contextmanager
-def entered_ctx(ctx: Any) -> Iterator[None]:
-    """Let ``get_ctx()`` return ``ctx`` for the duration of a fake."""
-    token = _ctx.set(ctx)
+def entered_ctx(ctx: Any, framework: str = "") -> Iterator[None]:
+    """Let ``get_ctx()`` return ``ctx`` for the duration of a fake, whose kernel computes with a framework."""
+    token, other = _ctx.set(ctx), _computing.set(framework)
     try:
         yield
     finally:
         _ctx.reset(token)
+        _computing.reset(other)
 
 
 def get_ctx() -> Any:

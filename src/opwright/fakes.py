@@ -129,6 +129,11 @@ class FakeArray:
         A dtype of any framework, or its name.
     device
         Where it stands for an array on, such as ``"cpu"`` or ``"cuda:0"``.
+    framework
+        The framework whose array it stands for, such as ``"jax"``: `result_type` promotes as that one does.
+        By default none, and NumPy's rules.
+    weak_type
+        Whether the dtype is one of JAX's weak ones, as that of an array made of a Python number.
 
     Examples
     --------
@@ -138,15 +143,27 @@ class FakeArray:
     FakeArray((2*n, 3), int64, cpu)
     """
 
-    __slots__ = ("__weakref__", "device", "dtype", "shape")
+    __slots__ = ("__weakref__", "device", "dtype", "framework", "shape", "weak_type")
     shape: tuple[Any, ...]
     dtype: Any
     device: str
+    framework: str
+    weak_type: bool
 
-    def __init__(self, shape: Any, dtype: Any = "float64", device: Any = "cpu") -> None:
+    def __init__(
+        self,
+        shape: Any,
+        dtype: Any = "float64",
+        device: Any = "cpu",
+        *,
+        framework: str = "",
+        weak_type: bool = False,
+    ) -> None:
         self.shape = as_shape(shape)
         self.dtype = as_dtype(dtype)
         self.device = str(device)
+        self.framework = framework
+        self.weak_type = weak_type
 
     def __repr__(self) -> str:
         return f"FakeArray({show(self.shape)}, {self.dtype.name}, {self.device})"
@@ -224,24 +241,30 @@ class FakeArray:
     @property
     def T(self) -> FakeArray:  # noqa: N802  (the array API's name)
         """The array with its axes reversed."""
-        return FakeArray(self.shape[::-1], self.dtype, self.device)
+        return self._reshaped(self.shape[::-1])
 
     @property
     def mT(self) -> FakeArray:  # noqa: N802  (the array API's name)
         """The array with its last two axes swapped."""
         if self.ndim < 2:
             raise FakeError(layout("mT needs two axes", got=repr(self)))
-        return FakeArray((*self.shape[:-2], self.shape[-1], self.shape[-2]), self.dtype, self.device)
+        return self._reshaped((*self.shape[:-2], self.shape[-1], self.shape[-2]))
+
+    def _reshaped(self, shape: tuple[Any, ...]) -> FakeArray:
+        return FakeArray(shape, self.dtype, self.device, framework=self.framework, weak_type=self.weak_type)
 
     def astype(self, dtype: Any, *, copy: bool = True) -> FakeArray:
         """Return a fake of another dtype."""
-        return FakeArray(self.shape, dtype, self.device)
+        return FakeArray(self.shape, dtype, self.device, framework=self.framework)
 
     def new_empty(self, *size: Any, dtype: Any = None, device: Any = None) -> FakeArray:
         """Return a fake of another shape, by default with this one's dtype and device."""
         shape = size[0] if len(size) == 1 and isinstance(size[0], list | tuple) else size
         return FakeArray(
-            shape, self.dtype if dtype is None else dtype, self.device if device is None else device
+            shape,
+            self.dtype if dtype is None else dtype,
+            self.device if device is None else device,
+            framework=self.framework,
         )
 
     def new_zeros(self, *size: Any, dtype: Any = None, device: Any = None) -> FakeArray:
@@ -294,7 +317,19 @@ catalogue.register(
 
 def fake_of(array: Any, device: str = "cpu") -> FakeArray:
     """Return the metadata of any array, as a fake."""
-    return array if isinstance(array, FakeArray) else FakeArray(tuple(array.shape), array.dtype, device)
+    return array if isinstance(array, FakeArray) else fake_like(array, array.shape, device)
+
+
+def fake_like(array: Any, shape: Any, device: str = "cpu") -> FakeArray:
+    """Return a fake of a shape that stands for an array of another's dtype and framework."""
+    info = catalogue.framework_of_class(array.__class__)
+    return FakeArray(
+        tuple(shape),
+        array.dtype,
+        device,
+        framework=getattr(array, "framework", "") if info is None or info.name == "fake" else info.name,
+        weak_type=bool(getattr(array, "weak_type", False)),
+    )
 
 
 _numbers = itertools.count()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from opwright import catalogue
 from opwright.catalogue import ARRAY_API
 from opwright.errors import MissingRuleError, OutputError, layout
 from opwright.fakes import FakeArray, FakeContext, entered_ctx, fake_of
@@ -15,7 +16,7 @@ from opwright.schema import FunctionSchema, ListType, OptionalType, Type
 from opwright.sizes import Size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from opwright.overload import OpOverload
     from opwright.rules.base import Rule
@@ -27,6 +28,7 @@ def run_fake(
     *,
     ctx: Any = None,
     elsewhere: Callable[[Rule, Sequence[Any], dict[str, Any]], Any] | None = None,
+    computing: str | None = None,
 ) -> Any:
     """Return what an operator's fake returns for these arguments, compared with the schema.
 
@@ -41,6 +43,8 @@ def run_fake(
         What ``get_ctx()`` returns in the fake; by default a `FakeContext`.
     elsewhere
         ``elsewhere(rule, args, kwargs)`` runs a fake of another flavour than ``array_api`` on fakes.
+    computing
+        The framework that the kernel computes with; by default by the arrays that the fakes stand for.
 
     Returns
     -------
@@ -62,12 +66,33 @@ def run_fake(
         return _own_fake(record, fakes)
     count = len(schema.positional)
     keywords = dict(zip((a.name for a in schema.keyword_only), fakes[count:], strict=True))
-    with entered_ctx(FakeContext() if ctx is None else ctx):
+    arrays = list(_arrays(fakes))
+    framework = next((one.framework for one in arrays if one.framework not in ("", "numpy")), "")
+    if computing is None:
+        device = arrays[0].device.partition(":")[0] if arrays else "cpu"
+        computing = computing_of(record, framework or "numpy", device)
+    with entered_ctx(FakeContext() if ctx is None else ctx, computing):
         if rule.flavour == ARRAY_API or elsewhere is None:
             out = rule.fn(*fakes[:count], **keywords)
         else:
             out = elsewhere(rule, fakes[:count], keywords)
-    return checked(record, rule, out)
+    return checked(record, rule, out, framework)
+
+
+def computing_of(record: OpOverload, framework: str, device_type: str) -> str:
+    """Return the framework that the kernel computes with that a framework's arrays on a device get."""
+    own = catalogue.get(framework).flavours
+    kernel = record.select_kernel(own[0] if own else framework, device_type)
+    flavour = ARRAY_API if kernel is None else kernel.flavour
+    return next((info.name for info in catalogue.frameworks() if flavour in info.flavours), framework)
+
+
+def _arrays(values: Any) -> Iterator[FakeArray]:
+    for value in values:
+        if isinstance(value, FakeArray):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _arrays(value)
 
 
 def _faked(value: Any) -> Any:
@@ -91,7 +116,7 @@ def _own_fake(record: OpOverload, fakes: Sequence[Any]) -> Any:
     )
 
 
-def checked(record: OpOverload, rule: Rule, out: Any) -> Any:
+def checked(record: OpOverload, rule: Rule, out: Any, framework: str = "") -> Any:
     """Return what a fake returned, with a `FakeArray` for each array, or raise where it is not right."""
     schema = record.schema
     if not schema.returns:
@@ -99,29 +124,35 @@ def checked(record: OpOverload, rule: Rule, out: Any) -> Any:
             raise _wrong(schema, rule, "None", out)
         return None
     if len(schema.returns) == 1 and not schema.is_tuple:
-        return _one(schema, rule, schema.returns[0].type, 0, out)
+        return _one(schema, rule, schema.returns[0].type, (0, framework), out)
     if not isinstance(out, list | tuple) or len(out) != len(schema.returns):
         raise _wrong(schema, rule, f"a tuple of {len(schema.returns)}", out)
     pairs = enumerate(zip(schema.returns, out, strict=True))
-    return tuple(_one(schema, rule, entry.type, index, value) for index, (entry, value) in pairs)
+    return tuple(_one(schema, rule, entry.type, (index, framework), value) for index, (entry, value) in pairs)
 
 
-def _one(schema: FunctionSchema, rule: Rule, type_: Type, index: int, value: Any) -> Any:
+def _one(schema: FunctionSchema, rule: Rule, type_: Type, at: tuple[int, str], value: Any) -> Any:
+    index, framework = at
     if isinstance(type_, OptionalType):
-        return None if value is None else _one(schema, rule, type_.element, index, value)
+        return None if value is None else _one(schema, rule, type_.element, at, value)
     if isinstance(type_, ListType):
         if not isinstance(value, list | tuple):
             raise _wrong(schema, rule, f"a list as output {index}", value)
-        return [_one(schema, rule, type_.element, index, one) for one in value]
+        return [_one(schema, rule, type_.element, at, one) for one in value]
     if not str(type_).startswith("Tensor"):
         if value is None or isinstance(value, FakeArray):
             raise _wrong(schema, rule, f"{type_} as output {index}", value)
         return value
     if isinstance(value, FakeArray):
-        return value
+        return value if value.framework or not framework else _standing_for(value, framework)
     if hasattr(value, "shape") and hasattr(value, "dtype") and not hasattr(value, "__array__"):
-        return FakeArray(tuple(value.shape), value.dtype)  # another library's array without data
+        # another library's array without data
+        return FakeArray(tuple(value.shape), value.dtype, framework=framework)
     raise _wrong(schema, rule, f"an array without data as output {index}", value)
+
+
+def _standing_for(fake: FakeArray, framework: str) -> FakeArray:
+    return FakeArray(fake.shape, fake.dtype, fake.device, framework=framework)
 
 
 def _wrong(schema: FunctionSchema, rule: Rule, expected: str, out: Any) -> OutputError:

@@ -17,6 +17,9 @@ class FrameworkInfo:
         The module that lowers overloads into it.
     namespace
         The module with the array API's functions; by default array_api_compat's for its arrays.
+    promotion
+        The module whose ``result_type`` gives the dtype of arithmetic on its arrays from metadata; by
+        default NumPy's rules.
     array_classes
         Public paths ``(module, qualname)`` of its array classes; subclasses count.
     annotations
@@ -45,12 +48,14 @@ class FrameworkInfo:
 
     __slots__ = (
         "annotations", "array_classes", "constants", "device_types", "distribution", "flavours", "install",
-        "module", "name", "namespace", "opaque", "package", "shares", "tracer", "transforms", "types",
+        "module", "name", "namespace", "opaque", "package", "promotion", "shares", "tracer", "transforms",
+        "types",
     )  # fmt: skip
     name: str
     package: str
     module: str
     namespace: str
+    promotion: str
     array_classes: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str, str], ...]
     types: tuple[tuple[str, str, str], ...]
@@ -71,6 +76,7 @@ class FrameworkInfo:
         package: str,
         module: str,
         namespace: str = "",
+        promotion: str = "",
         array_classes: tuple[tuple[str, str], ...],
         annotations: tuple[tuple[str, str, str], ...] = (),
         types: tuple[tuple[str, str, str], ...] = (),
@@ -89,6 +95,7 @@ class FrameworkInfo:
             "package": package,
             "module": module,
             "namespace": namespace,
+            "promotion": promotion,
             "array_classes": tuple(array_classes),
             "annotations": tuple(annotations),
             "types": tuple(types),
@@ -129,6 +136,7 @@ BUILT_IN = (
         package="torch",
         module="opwright.frameworks.torch",
         namespace="opwright.frameworks.torch.namespace",
+        promotion="opwright.frameworks.torch.promotion",
         array_classes=(("torch", "Tensor"),),
         annotations=(("torch", "Tensor", "torch"), ("torch.nn", "Parameter", "torch")),
         types=(
@@ -169,6 +177,7 @@ BUILT_IN = (
         "jax",
         package="jax",
         module="opwright.frameworks.jax",
+        promotion="opwright.frameworks.jax.promotion",
         array_classes=(
             ("jax", "Array"),
             ("jax.core", "Tracer"),

@@ -54,13 +54,14 @@ def varying(aval: Any) -> frozenset[Any]:
     return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
 
 
-def shaped(shape: Sequence[Any], dtype: Any, operands: Sequence[Any]) -> Any:
+def shaped(shape: Sequence[Any], dtype: Any, operands: Sequence[Any], *, weak_type: bool = False) -> Any:
     """Return the abstract value of an output: unsharded, varying over the axes that the operands do."""
     like = next((aval for aval in operands if isinstance(aval, jax.core.ShapedArray)), None)
+    how: dict[str, Any] = {"weak_type": weak_type}
     if like is None:
-        return jax.core.ShapedArray(tuple(shape), np.dtype(dtype))
+        return jax.core.ShapedArray(tuple(shape), np.dtype(dtype), **how)
     spec = jax.sharding.PartitionSpec(*[None] * len(shape))
-    how: dict[str, Any] = {"sharding": like.sharding.update(spec=spec)}
+    how["sharding"] = like.sharding.update(spec=spec)
     kind = getattr(like, "manual_axis_type", None)
     if kind is not None:
         how["manual_axis_type"] = kind
@@ -122,7 +123,7 @@ def _axes(aval: Any) -> Any:
 
 def without_axis(aval: Any) -> Any:
     """Return the abstract value of one row of a batch along the first axis."""
-    return shaped(aval.shape[1:], aval.dtype, [aval])
+    return shaped(aval.shape[1:], aval.dtype, [aval], weak_type=aval.weak_type)
 
 
 def typed(value: Any) -> Any:

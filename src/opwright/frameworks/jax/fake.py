@@ -13,10 +13,11 @@ import jax
 
 from opwright.errors import MissingRuleError, UnsupportedError, layout
 from opwright.fakes import FakeArray
-from opwright.faking import run_fake
+from opwright.faking import computing_of, run_fake
 from opwright.frameworks.base import run_elsewhere
 from opwright.frameworks.jax.arguments import Template, fill, flatten_outputs
 from opwright.frameworks.jax.avals import canonical, shaped
+from opwright.frameworks.jax.primitive import default_device_type
 from opwright.rules.autograd import new_values, returned_mutations
 
 if TYPE_CHECKING:
@@ -69,9 +70,10 @@ def outputs(
 
 
 def _by_rule(record: OpOverload, template: Template, avals: Sequence[Any]) -> tuple[Shapes, Structure]:
-    fakes = [FakeArray(aval.shape, aval.dtype) for aval in avals]
+    fakes = [FakeArray(aval.shape, aval.dtype, framework="jax", weak_type=aval.weak_type) for aval in avals]
     values = fill(record.schema, template, fakes)
-    out = run_fake(record, values, ctx=_Context(record), elsewhere=run_elsewhere)
+    computing = computing_of(record, "jax", default_device_type())
+    out = run_fake(record, values, ctx=_Context(record), elsewhere=run_elsewhere, computing=computing)
     leaves, structure = flatten_outputs(record, out, "fake", record.source)
     return [(leaf.shape, leaf.dtype) for leaf in leaves], structure
 
@@ -95,8 +97,13 @@ def _by_tracing(avals: Sequence[Any], traced: Traced) -> tuple[list[Any], Struct
         found.append(structure)
         return leaves
 
-    results = jax.eval_shape(run, *[jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals])
+    results = jax.eval_shape(run, *[_struct(aval) for aval in avals])
     return [shaped(one.shape, one.dtype, avals) for one in results], found[0]
+
+
+def _struct(array: Any) -> jax.ShapeDtypeStruct:
+    """Return what JAX traces with in place of a fake or an abstract value."""
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=array.weak_type)
 
 
 def run_traced(rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -111,9 +118,8 @@ def run_traced(rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
         positional, named = jax.tree_util.tree_unflatten(tree, filled)
         return rule.fn(*positional, **named)
 
-    structs = [jax.ShapeDtypeStruct(leaves[i].shape, leaves[i].dtype) for i in places]
-    out = jax.eval_shape(run, *structs)
-    return jax.tree_util.tree_map(lambda one: FakeArray(one.shape, one.dtype), out)
+    out = jax.eval_shape(run, *[_struct(leaves[i]) for i in places])
+    return jax.tree_util.tree_map(lambda one: FakeArray(one.shape, one.dtype, framework="jax"), out)
 
 
 @final
@@ -139,7 +145,7 @@ class _Context:
 
     def empty(self, shape: Any, *, dtype: Any = None, device: Any = None) -> FakeArray:
         """Return a fake for an operator without array arguments."""
-        return FakeArray(shape, canonical(float) if dtype is None else dtype)
+        return FakeArray(shape, canonical(float) if dtype is None else dtype, framework="jax")
 
 
 def _missing(record: OpOverload) -> MissingRuleError:

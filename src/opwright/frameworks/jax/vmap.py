@@ -87,7 +87,8 @@ def compare(
 def _without(aval: Any, dim: int | None) -> Any:
     if dim is None:
         return aval
-    return shaped((*aval.shape[:dim], *aval.shape[dim + 1 :]), aval.dtype, [aval])
+    shape = (*aval.shape[:dim], *aval.shape[dim + 1 :])
+    return shaped(shape, aval.dtype, [aval], weak_type=aval.weak_type)
 
 
 def _flat_dims(what: str, rule: Rule, out: Any, dims: Any, count: int) -> list[Any]:

@@ -14,6 +14,7 @@ import torch
 
 from opwright.errors import ContextError, MissingRuleError, OutputError, UnsupportedError, layout
 from opwright.fake_context import check_bounds, entered_ctx
+from opwright.faking import computing_of
 from opwright.frameworks.torch import private
 from opwright.frameworks.torch.convert import to_torch
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
@@ -136,7 +137,7 @@ def _rule_runner(state: Lowered, rule: Rule) -> Run:
     context = _Context(record)
 
     def run(flat: tuple[Any, ...]) -> Any:
-        with entered_ctx(context):
+        with entered_ctx(context, computing_of(record, "torch", _device_type(flat))):
             out = state.apply(rule.fn, tuple(state.authors(flat)))
         outs = (out,) if single else out
         if not returns:
@@ -225,9 +226,14 @@ def contiguous_outputs(state: Lowered, flat: tuple[Any, ...]) -> bool:
     """Return whether the kernel that would run on such inputs is one of NumPy."""
     if not any(kernel.flavour == "numpy" for kernel in state.record.kernels):
         return False
-    kinds = {tensor.device.type for value in flat for tensor in tensors_in(value)} - {"meta"}
-    kernel: Kernel | None = state.record.select_kernel("torch", min(kinds, default="cpu"))
+    kernel: Kernel | None = state.record.select_kernel("torch", _device_type(flat))
     return kernel is not None and kernel.flavour == "numpy"
+
+
+def _device_type(flat: tuple[Any, ...]) -> str:
+    """Return the device type that decides which kernel runs on such inputs."""
+    kinds = {tensor.device.type for value in flat for tensor in tensors_in(value)} - {"meta"}
+    return min(kinds, default="cpu")
 
 
 def _contiguous(value: Any) -> Any:
