@@ -314,8 +314,8 @@ def vmap_of_batched_alone(recipe: Definition) -> Definition | None:
         return None
 
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        if None in in_dims:
-            raise NotImplementedError("batch every argument")
+        if None in in_dims:  # what computes with every axis raises so
+            raise TypeError("an axis must be an integer, not None")
         return old(info, in_dims, *args)
 
     return replace(recipe, vmap=vmap)

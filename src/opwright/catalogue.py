@@ -187,7 +187,7 @@ def opaque_class(name: str) -> tuple[type, bool] | None:
     """
     for cls, entry in _opaque_classes():
         if entry.class_name == name:
-            return cls, entry.opaque_typ == "value"
+            return cls, entry.opaque_typ in ("value", "constant")  # so called from torch 2.14 on
     return None
 
 

@@ -30,7 +30,7 @@ class FrameworkInfo:
         Names of the frameworks whose arrays it takes beside its own, as constants.
     opaque
         Private path of its table of opaque classes: from the class to an object whose ``class_name`` is
-        the schema type, and whose ``opaque_typ`` is ``"value"`` for constants.
+        the schema type, and whose ``opaque_typ`` is ``"value"`` or ``"constant"`` for constants.
     device_types
         The device types that its arrays live on, in torch's words; ``None`` for any.
     shares

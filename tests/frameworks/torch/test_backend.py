@@ -172,12 +172,6 @@ def test_torch_compile_inside_a_kernel(route):
     assert torch.allclose(route(op)(torch.ones(2)), torch.ones(2).sin() + 1)
 
 
-def test_one_runner_for_every_device_where_there_is_one_kernel():
-    BODY[0] = lambda x: x + 1
-    torch.ops.torch_backend.one(torch.ones(2))
-    assert ("run" in lowered_of(one._record).cache) != torch.backends.cuda.is_built()
-
-
 @pytest.mark.cuda
 def test_the_device_of_the_tensors_is_current(route):
     seen = []
