@@ -9,6 +9,7 @@ import threading
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import opwright as ow
 from opwright.errors import StaleError
@@ -198,6 +199,27 @@ def test_a_name_gets_another_schema_after_calls_have_gone_on(ns, threads):
     define(ns, "(Tensor x, int k) -> Tensor", 0)
     assert threads == [0.001, 12 * sys.getswitchinterval()]
     assert getattr(torch.ops, ns).g(torch.ones(1), 5).item() == 5
+
+
+@pytest.mark.parametrize("schema", ["(Tensor x) -> Tensor", "(Tensor x, int k) -> Tensor"])
+def test_modes_get_the_overload_of_the_new_definition(ns, threads, schema):
+    seen = []
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args)
+
+    first = define(ns, "(Tensor x) -> Tensor", 2)
+    first.register_torch_dispatch(Mode, lambda mode, func, types, args, kwargs: seen.append(func))
+    with Mode():
+        first(torch.ones(1))
+    second = define(ns, schema, 3)
+    with Mode():
+        out = second(torch.ones(1), *[3] * ("k" in schema))
+    assert out.item() == 3
+    assert seen[-1] is getattr(torch.ops, ns).g.default
+    assert str(seen[-1]._schema) == f"{ns}::g" + schema.replace("int", "SymInt")
 
 
 def test_a_definition_that_is_alike_is_taken_over(ns, threads):

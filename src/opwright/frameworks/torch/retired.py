@@ -3,7 +3,8 @@
 * A call holds no reference to what it enters: it may be waiting for the interpreter's lock inside torch, in
   front of a kernel of Python's. So kernels that are taken out live on for a while where there are threads.
 * Torch frees an operator with its last registration, though overload objects of it may still be called. So
-  one registration stays for each name that was taken out, at a key where it stands for nothing.
+  one registration stays for each name that was taken out, at a key where it stands for nothing, until the
+  name is defined again.
 * A call looks its kernel up without any lock. So a new definition covers the kernels of the old one before
   these go, and has the old one's schema where they are alike: nothing is ever half there.
 * A call that waits reads the schema once more when it goes on. So a name that gets another schema gets it
@@ -125,9 +126,17 @@ def destroy(library: torch.library.Library) -> None:
 
 
 def wait_for_calls(qualname: str, signature: str) -> None:
-    """Let calls of an operator that had this name before go on, where it had another schema."""
-    if _schemas.pop(qualname, signature) != signature and threading.active_count() > 1:
+    """Let calls of an operator that had this name before go on, and torch forget what it kept of it.
+
+    Modes are called with the overload object that torch keeps with its entry: with an entry that stays, they
+    would get the old one, with the old schema.
+    """
+    kept = _names.pop(qualname, None)
+    changes = _schemas.pop(qualname, signature) != signature or kept is not None
+    if changes and threading.active_count() > 1:
         time.sleep(_TURNS * threading.active_count() * sys.getswitchinterval())
+    if kept is not None:
+        private.destroy(kept)
 
 
 def _slots(library: torch.library.Library) -> Iterator[tuple[str, str]]:
