@@ -3,7 +3,7 @@
 * Torch keys what it has compiled by what Dynamo saw, where an operator is a name: with the cache on disk, a
   gradient that was edited since would go on unused.
 * ``torch.compiler.config.cache_key_tag`` is part of every key. Ours is put after one that the user set, and
-  stays the same as long as no schema and no rule changes.
+  stays the same as long as no schema, no rule and no version of this library changes.
 * A rule is its code, constants, defaults, what it closes over, and the functions of others' modules that it
   names, whatever lines they are on. Kernels are called by name, so their code does not count.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.compiler.config as compiler_config
 
+from opwright import __version__
 from opwright.keys import IMPLICIT
 from opwright.rules.base import Rule
 
@@ -68,7 +69,7 @@ def _digest(record: OpOverload, place: int, part: Any) -> int:
     found = hashlib.blake2b(f"{record.qualname} {place} ".encode(), digest_size=16)
     seen: set[int] = set()
     if part is None:
-        found.update(f"{record.schema}{record.tags}{record.non_differentiable}".encode())
+        found.update(f"{__version__}{record.schema}{record.tags}{record.non_differentiable}".encode())
     elif isinstance(part, Rule):
         found.update(f"{part.kind}{part.slot}{part.flavour}{getattr(part, 'dtype', '')}".encode())
         _add(found, part.fn, seen)
