@@ -8,10 +8,10 @@ import pytest
 import numpy_operators as ops
 import opwright as ow
 from opwright import modes
+from opwright.arrays import describe
 from opwright.calls import (
     bind,
     crossings,
-    describe,
     flat,
     is_differentiable,
     mapped,
