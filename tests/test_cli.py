@@ -431,3 +431,22 @@ def test_python_runs_the_package():
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("OW301\n")
+
+
+def test_a_folder_is_checked_with_every_module_in_it(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("one", "two"):
+        (folder / f"{name}.py").write_text(
+            "import numpy as np\nimport opwright as ow\n\n"
+            f"@ow.custom_op('folder_cli::{name}', mutates_args=())\n"
+            "def op(x: np.ndarray) -> np.ndarray:\n    return x + 1\n\n"
+            "op.register_fake(ow.empty_like)\nop.register_samples(lambda: [(np.ones(3),)])\n",
+            "utf-8",
+        )
+    command = [sys.executable, "-m", "opwright", "check", "folder", "--framework", "numpy"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "folder_cli::one" in done.stdout
+    assert "folder_cli::two" in done.stdout
+    assert "2 operators" in done.stdout

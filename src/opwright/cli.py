@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import json
 import os
+import pkgutil
 import re
 import sys
 import time
@@ -113,13 +114,13 @@ def split_target(text: str) -> tuple[str, str]:
 
 
 def import_target(text: str) -> ModuleType:
-    """Import a module by name, or a Python file by path."""
+    """Import a module by name, or a Python file by path; of a folder without ``__init__`` every module."""
     path = Path(text)
     try:
         if text.endswith(".py") or path.is_file():
             return _import_file(path)
         sys.path.insert(0, str(Path.cwd()))
-        return importlib.import_module(text)
+        return _import_module(text)
     except ModuleNotFoundError as error:
         if error.name is not None and (text == error.name or text.startswith(f"{error.name}.")):
             raise UsageError(
@@ -131,6 +132,14 @@ def import_target(text: str) -> ModuleType:
     except Exception as error:
         lines = traceback.format_exception(error)
         raise UsageError(f"{text} cannot be imported:\n{''.join(lines).rstrip()}") from error
+
+
+def _import_module(name: str) -> ModuleType:
+    module = importlib.import_module(name)
+    if getattr(module, "__file__", None) is None:  # a folder, or built in
+        for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
+            importlib.import_module(f"{name}.{found.name}")
+    return module
 
 
 def _import_file(path: Path) -> ModuleType:
