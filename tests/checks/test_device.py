@@ -52,6 +52,31 @@ def test_a_right_operator_passes(ns):
 
 
 @pytest.mark.cuda
+def test_a_mutating_operator_passes_captured_too(ns):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    @ow.custom_op(f"{ns}::scale_", mutates_args=("x",))
+    def scale_(x: torch.Tensor, k: float) -> torch.Tensor:
+        x.mul_(k)
+        return x + 1
+
+    scale_.register_fake(lambda x, k: torch.empty_like(x))
+    outcome = report_of(scale_, torch.ones(2, 3), 2.0).outcome("device", "torch")
+    assert (outcome.status, outcome.findings) == ("passed", ())
+
+
+@pytest.mark.cuda
+def test_an_operator_that_says_it_is_unsafe_is_not_captured(ns):
+    operator, x = defined(ns, _synchronises)
+    tagged = ow.custom_op(f"{ns}::tagged", _synchronises, mutates_args=(), tags=["cudagraph_unsafe"])
+    tagged.register_fake(lambda x: x.new_empty(x.shape))
+    assert [finding.id for finding in report_of(operator, x).findings] == ["OW1206"]
+    outcome = report_of(tagged, x).outcome("device", "torch")
+    assert outcome.findings == ()
+    assert "the operator is declared unsafe for CUDA graphs (tag cudagraph_unsafe)" in outcome.reason
+
+
+@pytest.mark.cuda
 def test_an_operator_for_the_cpu_alone_is_skipped():
     outcome = report_of(OPERATORS["sin"], np.ones(3), frameworks="torch").outcome("device", "torch")
     assert (outcome.status, outcome.reason) == ("skipped", "no kernel takes arrays on cuda")
@@ -79,6 +104,28 @@ def _waits(x):
     return x * 2 if x.sum().item() > -1e9 else x
 
 
+def _synchronises(x):
+    import torch
+
+    if x.is_cuda:
+        torch.cuda.synchronize()
+    return x * 2
+
+
+def _on_a_stream_of_its_own(x):
+    import torch
+
+    if not x.is_cuda:
+        return x * 2
+    stream = torch.cuda.Stream()
+    if not torch.cuda.is_current_stream_capturing():
+        stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        out = x * 2
+    stream.synchronize()
+    return out
+
+
 def _on_the_cpu(ctx, grad):
     import torch
 
@@ -102,6 +149,12 @@ CASES = [
     (_waits, None, None, "OW1205", "the kernel waits for the GPU", "a call that queues work and returns",
      "RuntimeError: called a synchronizing CUDA operation",
      "compute with tensors instead of numbers: no .item(), .cpu() or if on a tensor"),
+    (_synchronises, None, None, "OW1206", "the operator cannot be captured in a CUDA graph",
+     "a call that can be captured in a CUDA graph", None,
+     "correct the kernel, or declare the operator: tags=['cudagraph_unsafe']"),
+    (_on_a_stream_of_its_own, None, None, "OW1206", "the output of a replayed CUDA graph differs",
+     "2 at index (0,), as in a plain call", "0; 3 of 3 elements differ",
+     "correct the kernel, or declare the operator: tags=['cudagraph_unsafe']"),
     (_double, None, _on_the_cpu, "OW1201", "the backward raises on cuda", "the gradient that it gives on cpu",
      None, "make new arrays on the device of the arguments"),
 ]  # fmt: skip

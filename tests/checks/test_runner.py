@@ -68,7 +68,7 @@ NOT_IN_NUMPY = {
     "OW605",  # functions of NumPy's own follow no autocast
     *("OW705", "OW801", "OW802", "OW803", "OW804", "OW805"),  # programs
     "OW1103",  # another framework
-    *("OW1201", "OW1202", "OW1203", "OW1204", "OW1205"),  # GPUs
+    *("OW1201", "OW1202", "OW1203", "OW1204", "OW1205", "OW1206"),  # GPUs
 }
 """What has its wrong operators in the tests of other frameworks."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from opwright.checks import derived
 from opwright.checks.adapters.base import Unsupported, gpu_adapters
 from opwright.checks.agreement import differences
 from opwright.checks.backward import differing
@@ -40,7 +41,16 @@ EXPLANATIONS: Mapping[str, str] = {
         "The kernel waits for the GPU: .item(), a print, an if on a tensor, a size that depends on data. The "
         "GPU then idles until the CPU has queued more work. Compute with tensors instead of numbers."
     ),
+    "OW1206": (
+        "Captured in a CUDA graph, the operator raises, or a replay gives another result than a plain call "
+        "with the same data. The kernel waits for the GPU, queues work on a stream of its own, takes memory "
+        "from outside of the framework's allocator, or computes with numbers that it read from arrays. "
+        "Correct that, or declare it with the tag cudagraph_unsafe."
+    ),
 }
+
+UNSAFE = "cudagraph_unsafe"
+"""The tag of operators that may not be captured in a CUDA graph."""
 
 
 def check(probe: Probe) -> Iterator[Finding]:
@@ -129,6 +139,48 @@ def _inside(gpu: Probe, sample: Sample) -> Iterator[Finding]:
         source = line_of(waited, gpu.source("kernel"))
         fix = "compute with tensors instead of numbers: no .item(), .cpu() or if on a tensor"
         yield _wrong(gpu, sample, "OW1205", "the kernel waits for the GPU", worst, fix=fix, source=source)
+        return
+    yield from _captured(gpu, sample)
+
+
+def _captured(gpu: Probe, sample: Sample) -> Iterator[Finding]:
+    """Yield what is wrong with replays of a captured call: with the same data, then with other data."""
+    if UNSAFE in gpu.record.tags:
+        gpu.skip(f"the operator is declared unsafe for CUDA graphs (tag {UNSAFE})")
+        return
+    if gpu.random_reason() is not None or not gpu.output_names:
+        return
+    same = derived.compact(sample)
+    plain = gpu.run(same)
+    others = map(gpu.run, derived.other_values(same))
+    runs = [plain, next((run for run in others if _shapes(run) == _shapes(plain)), plain)]
+    data = [gpu.values(run.sample) for run in runs]
+    calls, error = attempt(gpu.adapter.replays, gpu.record, gpu.values(same), data)
+    gpu.compared()
+    if isinstance(calls, Unsupported):
+        gpu.skip(calls.reason)
+        return
+    fix = f"correct the kernel, or declare the operator: tags=[{UNSAFE!r}]"
+    if calls is None:
+        worst = "a call that can be captured in a CUDA graph", raised(error)
+        source = line_of(error, gpu.source("kernel"))
+        what = "the operator cannot be captured in a CUDA graph"
+        yield _wrong(gpu, sample, "OW1206", what, worst, fix=fix, source=source)
+        return
+    for run, called in zip(runs, calls, strict=True):
+        for _, output, expected, found in differences(gpu, gpu.numpy_outputs(called), run.outputs):
+            worst = f"{expected}, as in a plain call", found
+            what = f"{output} of a replayed CUDA graph differs"
+            yield _wrong(gpu, sample, "OW1206", what, worst, fix=fix)
+            return
+
+
+def _shapes(run: Run) -> list[Any] | None:
+    """Return the shapes of a run's outputs, or None where it raised."""
+    if run.error is not None:
+        return None
+    leaves = [one for value in run.outputs for one in (value if isinstance(value, list) else [value])]
+    return [getattr(one, "shape", None) for one in leaves]
 
 
 def _elsewhere(probe: Probe, other: Adapter, sample: Sample) -> Iterator[Finding]:

@@ -257,6 +257,12 @@ class Adapter(ABC):
         """Return the error that reports that a call waits for the GPU, or None."""
         return None
 
+    def replays(
+        self, record: OpOverload, values: Sequence[Any], data: Sequence[Sequence[Any]]
+    ) -> list[Called] | Unsupported:
+        """Capture a call in a CUDA graph; return what a replay with each of the ``data`` gives."""
+        return Unsupported(f"{self.name} captures no CUDA graphs")
+
     def silence(self) -> AbstractContextManager[Any]:
         """Return the context in which the framework writes nothing to its logs."""
         return nullcontext()

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opwright.checks.adapters.base import Unsupported, call_arguments
+from opwright.checks.adapters.base import Called, Unsupported, call_arguments
 from opwright.checks.adapters.torch import TorchAdapter
+from opwright.checks.base import attempt
+from opwright.frameworks.torch.lowered import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from opwright.overload import OpOverload
+
+WARM_UP = 3
+"""Calls before a capture: kernels are compiled and libraries are set up in the first ones."""
 
 
 class TorchDeviceAdapter(TorchAdapter):
@@ -44,6 +49,58 @@ class TorchDeviceAdapter(TorchAdapter):
     def waits(self, record: OpOverload, values: Sequence[Any]) -> Exception | None:
         """Use torch's own mode that reports synchronisation."""
         return waits(record, values)
+
+    def replays(
+        self, record: OpOverload, values: Sequence[Any], data: Sequence[Sequence[Any]]
+    ) -> list[Called]:
+        """Capture a call with values that are overwritten, and replay it; clear its outputs each time.
+
+        Raises
+        ------
+        Exception
+            What the call raised while it was captured, else what ended the capture.
+        """
+        import torch
+
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                self.call(record, values)
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=stream):
+                called, error = attempt(self.call, record, values)
+        except RuntimeError as ended:  # the call spoilt the capture, and may have said how
+            raise (error or ended) from None
+        if called is None:
+            raise error or RuntimeError("the call returned nothing")
+        return [self._replayed(graph, called, values, new) for new in data]
+
+    def _replayed(self, graph: Any, called: Called, values: Sequence[Any], new: Sequence[Any]) -> Called:
+        import torch
+
+        inputs = tensors_in(list(values))
+        for place, tensor in zip(inputs, tensors_in(list(new)), strict=True):
+            place.copy_(tensor)
+        known = {id(tensor) for tensor in inputs}
+        for tensor in tensors_in(called.outputs):
+            if id(tensor) not in known:
+                tensor.zero_()
+        graph.replay()
+        torch.cuda.synchronize(self._device)
+        return Called(
+            [_cloned(value) for value in called.outputs],
+            {name: _cloned(value) for name, value in called.new_values.items()},
+        )
+
+
+def _cloned(value: Any) -> Any:
+    """Return copies of the tensors in an output, which the next replay overwrites."""
+    if isinstance(value, list | tuple):
+        return [_cloned(one) for one in value]
+    return value.clone() if hasattr(value, "clone") else value
 
 
 def copies(record: OpOverload, values: Sequence[Any]) -> list[tuple[str, str, str]] | Unsupported:
