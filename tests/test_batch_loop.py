@@ -62,7 +62,7 @@ def test_outputs_that_differ(what, index, got):
         ow.vmap(depends, (0, None))(x, what)
     assert str(caught.value) == (
         f"vmap of batch_loop::depends: output {index} differs between the elements of the batch\n"
-        "  expected: one shape, length or value for all of them\n"
+        "  expected: one shape and dtype, length or value for all of them\n"
         f"  got: {got}\n"
         "  to fix: pad it inside the operator, or call the operator in a loop of your own"
     )
@@ -73,8 +73,48 @@ def test_shapes_that_differ():
         ow.vmap(ops.nonzero)(np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]))
     assert str(caught.value) == (
         "vmap of nops::nonzero: output 0 differs between the elements of the batch\n"
-        "  expected: one shape, length or value for all of them\n"
+        "  expected: one shape and dtype, length or value for all of them\n"
         "  got: (1, 1) and (2, 1)\n"
+        "  to fix: pad it inside the operator, or call the operator in a loop of your own"
+    )
+
+
+@ow.custom_op("batch_loop::numbers", mutates_args=(), schema="(Tensor x) -> (float, complex, float[], int)")
+def numbers(x: np.ndarray) -> tuple[float, complex, list[float], int]:
+    nan = float("nan")
+    return float(x[0]), complex(nan, x[1]), [nan, x[2]], 1
+
+
+def test_numbers_that_are_nan_for_all():
+    nan = float("nan")
+    number, pair, several, one = ow.vmap(numbers)(np.array([[nan, 2.0, nan]] * 3))
+    assert repr((number, pair, several, one)) == "(nan, (nan+2j), [nan, nan], 1)"
+
+
+@pytest.mark.parametrize(
+    ("row", "index", "got"),
+    [
+        ([1.0, 2.0, 3.0], 0, "nan and 1.0"),
+        ([np.nan, 3.0, 3.0], 1, r"\(nan\+2j\) and \(nan\+3j\)"),
+        ([np.nan, 2.0, np.nan], 2, "3.0 and nan"),
+    ],
+)
+def test_a_nan_differs_from_a_number(row, index, got):
+    with pytest.raises(UnsupportedError, match=rf"output {index} differs(.|\n)*got: {got}\n"):
+        ow.vmap(numbers)(np.array([[np.nan, 2.0, 3.0], row]))
+
+
+def test_dtypes_that_differ():
+    @ow.custom_op("batch_loop::roots", mutates_args=())
+    def roots(x: np.ndarray) -> np.ndarray:
+        return np.asarray(np.emath.sqrt(x))
+
+    with pytest.raises(UnsupportedError) as caught:
+        ow.vmap(roots)(np.array([[1.0, 4.0], [1.0, -4.0]]))
+    assert str(caught.value) == (
+        "vmap of batch_loop::roots: output 0 differs between the elements of the batch\n"
+        "  expected: one shape and dtype, length or value for all of them\n"
+        "  got: shape (2,), dtype float64 and shape (2,), dtype complex128\n"
         "  to fix: pad it inside the operator, or call the operator in a loop of your own"
     )
 

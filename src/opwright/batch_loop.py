@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opwright.batch_outputs import uneven
+from opwright.batch_outputs import require_even, uneven
 from opwright.calls import mapped, outputs_of
 from opwright.errors import MissingRuleError, layout
 from opwright.fakes import FakeArray, fake_like
@@ -59,21 +59,12 @@ def _pairs(call: Call) -> Any:
 
 def _stacked(call: Call, index: int, column: list[Any]) -> Any:
     """Return what one return was for each element, stacked in front."""
-    record, first = call.record, column[0]
-    if isinstance(first, list | tuple):
-        lengths = sorted({len(one) for one in column})
-        if len(lengths) > 1:
-            raise uneven(record, index, f"lists of {' and '.join(map(str, lengths))}")
+    require_even(call.record.qualname, index, column)
+    if isinstance(column[0], list | tuple):
         return [_stacked(call, index, list(each)) for each in zip(*column, strict=True)]
-    if all(hasattr(one, "shape") for one in column):
-        shapes = list(dict.fromkeys(tuple(one.shape) for one in column))
-        if len(shapes) > 1:
-            raise uneven(record, index, " and ".join(map(str, shapes)))
+    if hasattr(column[0], "shape"):
         return call.xp.stack([call.xp.asarray(one) for one in column])
-    if any(type(one) is not type(first) or one != first for one in column):
-        texts = [str(tuple(one.shape)) if hasattr(one, "shape") else repr(one) for one in column]
-        raise uneven(record, index, " and ".join(dict.fromkeys(texts)))
-    return first
+    return column[0]
 
 
 def _empty_batch(call: Call, values: Sequence[Any], axes: Sequence[Any]) -> list[Any]:
@@ -107,7 +98,7 @@ def _empty_batch(call: Call, values: Sequence[Any], axes: Sequence[Any]) -> list
         if not isinstance(one, FakeArray):
             return one
         if not all(isinstance(size, int) for size in one.shape):
-            raise uneven(record, 0, f"shape {one.shape}, which depends on data")
+            raise uneven(record.qualname, 0, f"shape {one.shape}, which depends on data")
         return call.xp.empty((0, *one.shape), dtype=one.dtype)
 
     return [mapped(empty, output) for output in outputs_of(record, out)]

@@ -15,8 +15,8 @@ from weakref import WeakSet
 
 from opwright.axes import Level, axes_of, batch_size, check_mutated, in_range, level, out_axes
 from opwright.batch_loop import by_loop
-from opwright.batch_rule import by_rule
-from opwright.calls import bind, mapped, require_operator
+from opwright.batch_outputs import checked
+from opwright.calls import bind, mapped, require_operator, split
 from opwright.catalogue import ARRAY_API
 from opwright.errors import ArgumentValueError, UnsupportedError, layout
 from opwright.outputs import same_objects
@@ -167,7 +167,7 @@ def _one_level(call: Call, one: Level) -> tuple[list[Any], list[Any], list[int]]
 def _run(call: Call, axes: Sequence[Any], info: VmapInfo) -> tuple[list[Any], list[Any]]:
     rule = call.record.rule("vmap")
     if rule is not None and rule.flavour in (ARRAY_API, call.framework.flavour):
-        return by_rule(call, rule, axes, info)
+        return _by_rule(call, rule, axes, info)
     if info.randomness == "same" and "nondeterministic_seeded" in call.record.tags:
         raise UnsupportedError(
             layout(
@@ -178,6 +178,14 @@ def _run(call: Call, axes: Sequence[Any], info: VmapInfo) -> tuple[list[Any], li
         )
     _warn(call, rule)
     return by_loop(call, axes, info.batch_size)
+
+
+def _by_rule(call: Call, rule: Rule, axes: Sequence[Any], info: VmapInfo) -> tuple[list[Any], list[Any]]:
+    """Return the outputs of a batching rule, and the batch axis of each, None for one without."""
+    record = call.record
+    args, kwargs = split(record, call.for_rule(rule.flavour, call.values))
+    returned = rule.fn(info, tuple(axes[: len(args)]), *args, **kwargs)
+    return checked(record, rule, returned, (call.framework.name,), info.batch_size)
 
 
 def _warn(call: Call, rule: Rule | None) -> None:

@@ -254,42 +254,81 @@ def test_wrong_tangents(jvp, message, expected, got):
 
 
 @pytest.mark.parametrize(
-    ("rule", "expected", "got"),
+    ("rule", "what", "expected", "got"),
     [
-        (lambda info, d, x: x * 1.0, "a pair: outputs, out_dims", "ArrayImpl"),
-        (lambda info, d, x: (x * 1.0, 5), "an axis of output 0, of shape (2, 3)", "5"),
+        (
+            lambda info, d, x: (x * 1.0, 5),
+            "an impossible out_dim for output 0",
+            "an axis of output 0, from -2 to 1",
+            "5 for shape (2, 3)",
+        ),
         (
             lambda info, d, x: (x[:1], 0),
-            "output 0 with the batch, 2, along out_dim",
-            "1 along axis 0 of shape (1, 3)",
+            "an out_dim for output 0 that is not the batch's axis",
+            "an axis of size 2",
+            "axis 0 of shape (1, 3)",
         ),
-        (lambda info, d, x: (x * 1.0, (0, 0)), "one out_dim for one output", "2: (0, 0)"),
-        (lambda info, d, x: (x * 1.0, "a"), "an axis or None for output 0", "'a'"),
+        (
+            lambda info, d, x: (x * 1.0, (0, 0)),
+            "a wrong number of out_dims",
+            "1, one for each output",
+            "(0, 0)",
+        ),
+        (
+            lambda info, d, x: (x * 1.0, "a"),
+            "something else than an axis as out_dim of output 0",
+            "an int, or None for an output that is not batched",
+            "'a' of type str",
+        ),
+        (
+            lambda info, d, x: ([x * 1.0], 0),
+            "a list as output 0",
+            "no list: jaxe::batched(Tensor x) -> Tensor",
+            "a list of 1 (ArrayImpl)",
+        ),
         (
             lambda info, d, x: (x * 1.0, None),
-            "float32[3] as output 0, without the batch axis None (the fake)",
-            "float32[2,3]",
+            "output 0 unlike the fake's, its batch axis None left out",
+            "shape (3,), dtype float32",
+            "shape (2, 3), dtype float32",
         ),
         (
             lambda info, d, x: (x.astype(int), 0),
-            "float32[3] as output 0, without the batch axis 0 (the fake)",
-            "int32[3]",
+            "output 0 unlike the fake's, its batch axis 0 left out",
+            "shape (3,), dtype float32",
+            "shape (3,), dtype int32",
         ),
     ],
-    ids=["pair", "axis", "size", "count", "kind", "unbatched", "dtype"],
+    ids=["axis", "size", "count", "kind", "list", "unbatched", "dtype"],
 )
-def test_wrong_vmap_rules(rule, expected, got):
+def test_wrong_vmap_rules(rule, what, expected, got):
     @ow.custom_op(f"jaxe::batched{next(_counter)}", mutates_args=())
     def batched(x: np.ndarray) -> np.ndarray:
         return x * 1
 
     batched.register_fake(like_x)
     batched.register_vmap(rule)
+    expected = expected.replace("jaxe::batched", batched.name)
     assert text_of(errors.OutputError, lambda: jax.vmap(batched)(jnp.ones((2, 3)))) == (
-        f"vmap rule of {batched.name} returned something else than it must\n"
+        f"the vmap rule of {batched.name} returned {what}\n"
         f"  expected: {expected}\n"
         f"  got: {got}\n"
         f"  registered at: {source_of(rule)}"
+    )
+
+
+def test_a_vmap_rule_that_returns_no_pair():
+    @ow.custom_op("jaxe::unpaired", mutates_args=())
+    def unpaired(x: np.ndarray) -> np.ndarray:
+        return x * 1
+
+    handle = ow.register_vmap(unpaired, lambda info, d, x: x * 1.0)
+    assert text_of(errors.OutputError, lambda: jax.vmap(unpaired)(jnp.ones((2, 3)))) == (
+        "the vmap rule of jaxe::unpaired returned something else than (outputs, out_dims)\n"
+        "  expected: a pair of the outputs and the batch axis of each\n"
+        "  got: shape (2, 3), dtype float32\n"
+        f"  registered at: {handle.source}\n"
+        "  to fix: return out, 0 for an output with the batch in front, out, None for one without"
     )
 
 

@@ -133,13 +133,49 @@ def test_rows_of_other_shapes_are_refused():
         return x[x > 1]
 
     uneven.register_fake(lambda x: x.new_empty((ow.get_ctx().new_dynamic_size(),)))
-    with pytest.warns(NoVmapRuleWarning), pytest.raises(ow.errors.OutputError) as caught:
+    with pytest.warns(NoVmapRuleWarning), pytest.raises(ow.errors.UnsupportedError) as caught:
         jax.vmap(uneven)(X)
     assert str(caught.value) == (
-        "vmap of jaxv::uneven: its outputs differ between the elements of the batch\n"
-        "  expected: float32[1] for all\n"
-        "  got: float32[3]\n"
-        f"  registered at: {uneven._record.source}"
+        "vmap of jaxv::uneven: output 0 differs between the elements of the batch\n"
+        "  expected: one shape and dtype, length or value for all of them\n"
+        "  got: (1,) and (3,)\n"
+        "  to fix: pad it inside the operator, or call the operator in a loop of your own"
+    )
+
+
+def test_a_rule_that_returns_constants_of_numpy_lists_and_absent_outputs():
+    @ow.custom_op("jaxv::kinds", mutates_args=())
+    def kinds(x: np.ndarray) -> tuple[np.ndarray | None, list[np.ndarray], np.ndarray]:
+        return None, [x * 2, x * 3], np.ones(2, x.dtype)
+
+    kinds.register_fake(lambda x: (None, [ow.empty_like(x)] * 2, x.new_empty((2,))))
+
+    @kinds.register_vmap
+    def _(info, in_dims, x):
+        return (None, [x * 2, (x * 3).T], np.ones(2, x.dtype)), (0, [0, -1], None)
+
+    expected = [X * 2, X * 3, np.ones((2, 2), np.float32)]
+    for f in (jax.vmap(kinds), jax.jit(jax.vmap(kinds))):
+        none, parts, ones = f(X)
+        assert none is None
+        for got, wanted in zip([*parts, ones], expected, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_a_rule_with_another_number_of_arrays_than_the_fake_says():
+    @ow.custom_op("jaxv::fewer", mutates_args=())
+    def fewer(x: np.ndarray) -> list[np.ndarray]:
+        return [x * 2, x * 3]
+
+    fewer.register_fake(lambda x: [ow.empty_like(x)] * 2)
+    handle = ow.register_vmap(fewer, lambda info, in_dims, x: ([x * 2], 0))
+    with pytest.raises(ow.errors.OutputError) as caught:
+        jax.vmap(fewer)(X)
+    assert str(caught.value) == (
+        "the vmap rule of jaxv::fewer returned a wrong number of arrays\n"
+        "  expected: 2 (the fake)\n"
+        "  got: 1\n"
+        f"  registered at: {handle.source}"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -132,8 +134,8 @@ def test_the_loop_over_another_axis(route):
         ),
         (
             lambda info, d, x: (((x,), x), 0),
-            "no array as output 0",
-            "an array of torch",
+            "a list as output 0",
+            f"no list: {NS}::two(Tensor x) -> (Tensor, Tensor)",
             "a tuple of 1 (Tensor)",
         ),
         (
@@ -170,6 +172,13 @@ def test_a_number_that_all_entries_share_is_the_number_of_the_batch(route):
     assert number == 3.0
 
 
+def test_a_number_that_is_nan_for_all_entries(route):
+    _, number = vmap(route(counted), out_dims=(0, None))(torch.full((2, 3), torch.nan))
+    assert math.isnan(number)
+    with pytest.raises(UnsupportedError, match=r"got: nan and 3\.0"):
+        vmap(route(counted), out_dims=(0, None))(torch.tensor([[torch.nan] * 3, [1.0] * 3]))
+
+
 @pytest.mark.parametrize(
     ("call", "x", "got"),
     [
@@ -184,7 +193,7 @@ def test_outputs_that_differ_between_entries_are_refused_as_by_opwright_vmap(cal
     name, index = ("counted", 1) if call is counted else ("ragged", 0)
     assert str(error.value) == (
         f"vmap of {NS}::{name}: output {index} differs between the elements of the batch\n"
-        "  expected: one shape, length or value for all of them\n"
+        "  expected: one shape and dtype, length or value for all of them\n"
         f"  got: {got}\n"
         "  to fix: pad it inside the operator, or call the operator in a loop of your own"
     )

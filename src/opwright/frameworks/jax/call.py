@@ -182,7 +182,7 @@ class Call(Computation):
             expected = self.abstract(avals)
         except UnsupportedError:
             return
-        vmap.compare(f"vmap rule of {self.record.qualname}", rule, expected, outs, out_dims)
+        vmap.compare(self.record, rule, expected, outs, out_dims)
 
     def _why_looped(self, rule: Any, dims: Sequence[Any]) -> str | None:
         if rule is None:

@@ -7,20 +7,22 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from opwright.errors import OutputError, layout
+from opwright.arrays import describe
+from opwright.batch_outputs import bad_batch, checked, require_even
+from opwright.errors import layout
 from opwright.frameworks.base import of_flavour
 from opwright.frameworks.jax.arguments import flatten_outputs
 from opwright.frameworks.jax.avals import canonical, is_live, no_tangent, shaped, without_axis
-from opwright.frameworks.jax.callbacks import Compute, Plan, described, fill
+from opwright.frameworks.jax.callbacks import Compute, Plan, fill
 from opwright.frameworks.jax.ffi import Target, text
 from opwright.frameworks.jax.primitive import Computation
+from opwright.outputs import is_one
 from opwright.rules.vmap import VmapInfo
 from opwright.source import caller
 
@@ -38,34 +40,20 @@ class NoVmapRuleWarning(UserWarning):
 def by_rule(
     record: OpOverload, rule: Rule, size: int, values: Sequence[Any], in_dims: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Return flat outputs and their batch axes, as the author's rule gives them."""
-    schema = record.schema
-    count = len(schema.positional)
-    named = dict(zip((argument.name for argument in schema.keyword_only), values[count:], strict=True))
-    what = f"vmap rule of {schema.qualname}"
-    result = rule.fn(VmapInfo(size, "different"), tuple(in_dims[:count]), *values[:count], **named)
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise _wrong(what, rule, "a pair: outputs, out_dims", type(result).__name__)
-    out, out_dims = result
+    """Return flat outputs and their batch axes, as the author's rule gives them.
+
+    Arrays of NumPy among them are constants, as they are everywhere beside JAX's.
+    """
+    count = len(record.schema.positional)
+    named = dict(zip((a.name for a in record.schema.keyword_only), values[count:], strict=True))
+    returned = rule.fn(VmapInfo(size, "different"), tuple(in_dims[:count]), *values[:count], **named)
+    outputs, dims = checked(record, rule, returned, ("jax", "numpy"), size)
+    out = outputs[0] if is_one(record) else outputs
     leaves, _ = flatten_outputs(record, out, "jax", f"vmap rule at {rule.source}")
-    dims = _flat_dims(what, rule, out, out_dims, len(leaves))
-
-    def axis(index: int, array: Any, dim: Any) -> int | None:
-        try:
-            return _axis(array, dim, size)
-        except _Misplaced as error:
-            raise _wrong(what, rule, error.expected.format(f"output {index}"), error.got) from None
-
-    return leaves, [axis(i, a, d) for i, (a, d) in enumerate(zip(leaves, dims, strict=True))]
-
-
-class _Misplaced(Exception):  # noqa: N818  (a signal inside this module, never an error of a caller)
-    """A batch axis is none of an output."""
-
-    def __init__(self, expected: str, got: str) -> None:
-        super().__init__(expected)
-        self.expected = expected
-        self.got = got
+    flat: list[Any] = []
+    for output, dim in zip(outputs, dims, strict=True):
+        flat += dim if isinstance(output, list) else [] if output is None else [dim]
+    return leaves, flat
 
 
 def without_axes(arrays: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
@@ -74,14 +62,17 @@ def without_axes(arrays: Sequence[Any], dims: Sequence[int | None]) -> list[Any]
 
 
 def compare(
-    what: str, rule: Rule, expected: Sequence[Any], outs: Sequence[Any], out_dims: Sequence[int | None]
+    record: OpOverload, rule: Rule, expected: Sequence[Any], outs: Sequence[Any], dims: Sequence[int | None]
 ) -> None:
     """Raise where a rule's outputs are not those that the fake says, with a batch axis at most."""
-    for index, (out, dim, aval) in enumerate(zip(outs, out_dims, expected, strict=True)):
+    if len(outs) != len(expected):
+        what = "a wrong number of arrays"
+        raise bad_batch(record, rule, what, f"{len(expected)} (the fake)", str(len(outs)))
+    for index, (out, dim, aval) in enumerate(zip(outs, dims, expected, strict=True)):
         got = _without(jax.typeof(out), dim)
         if got.shape != aval.shape or canonical(got.dtype) != aval.dtype:
-            text = f"{described(aval)} as output {index}, without the batch axis {dim} (the fake)"
-            raise _wrong(what, rule, text, described(got))
+            what = f"output {index} unlike the fake's, its batch axis {dim} left out"
+            raise bad_batch(record, rule, what, describe(aval), describe(got))
 
 
 def _without(aval: Any, dim: int | None) -> Any:
@@ -89,49 +80,6 @@ def _without(aval: Any, dim: int | None) -> Any:
         return aval
     shape = (*aval.shape[:dim], *aval.shape[dim + 1 :])
     return shaped(shape, aval.dtype, [aval], weak_type=aval.weak_type)
-
-
-def _flat_dims(what: str, rule: Rule, out: Any, dims: Any, count: int) -> list[Any]:
-    """Return one batch axis for each flat output; one for all spreads over lists."""
-    if dims is None or not isinstance(dims, list | tuple):
-        return [dims] * count
-    if not isinstance(out, list | tuple):
-        if len(dims) != 1:
-            raise _wrong(what, rule, "one out_dim for one output", f"{len(dims)}: {dims}")
-        return list(dims)
-    if len(dims) != len(out):
-        raise _wrong(what, rule, f"{len(out)} out_dims", f"{len(dims)}: {dims}")
-    flat: list[Any] = []
-    for entry, dim in zip(out, dims, strict=True):
-        if isinstance(entry, list | tuple):
-            flat += dim if isinstance(dim, list | tuple) else [dim] * len(entry)
-        elif entry is not None:
-            flat.append(dim)
-    return flat
-
-
-def _axis(array: Any, dim: Any, size: int) -> int | None:
-    """Return a batch axis counted from the front, after a look at its length."""
-    if dim is None:
-        return None
-    try:
-        axis = operator.index(dim)
-    except TypeError:
-        raise _Misplaced("an axis or None for {}", repr(dim)) from None
-    if not -array.ndim <= axis < array.ndim:
-        raise _Misplaced(f"an axis of {{}}, of shape {array.shape}", str(axis))
-    axis %= array.ndim
-    if array.shape[axis] != size:
-        got = f"{array.shape[axis]} along axis {axis} of shape {array.shape}"
-        raise _Misplaced(f"{{}} with the batch, {size}, along out_dim", got)
-    return axis
-
-
-def _wrong(what: str, rule: Rule, expected: str, got: str) -> OutputError:
-    text = layout(
-        f"{what} returned something else than it must", expected=expected, got=got, registered=rule.source
-    )
-    return OutputError(text)
 
 
 def warn_of_loop(qualname: str, reason: str) -> None:
@@ -221,10 +169,8 @@ class Loop(Computation):
             return self._empty(plan, arrays)
         rows = [plan.compute(self._row(arrays, i), None) for i in range(size)]
         columns = list(zip(*rows, strict=True))
-        for column in columns:
-            for one in column:
-                if one.dtype != column[0].dtype or tuple(one.shape) != tuple(column[0].shape):
-                    raise _uneven(plan, column[0], one)
+        for index, column in enumerate(columns):
+            require_even(plan.title, index, column)
         if plan.flavour == "numpy":
             return [np.stack(column) for column in columns]
         xp = __import__(plan.flavour)
@@ -293,17 +239,6 @@ def _fold(arg: Any, dim: int | None, own: bool, outer: int, inner: int) -> tuple
         if not own:
             whole = xp.broadcast_to(whole[:, None], (outer, inner, *whole.shape[1:]))
     return whole.reshape(outer * inner, *whole.shape[2:]), True
-
-
-def _uneven(plan: Plan, first: Any, other: Any) -> OutputError:
-    return OutputError(
-        layout(
-            f"vmap of {plan.title}: its outputs differ between the elements of the batch",
-            expected=f"{described(first)} for all",
-            got=described(other),
-            registered=plan.source,
-        )
-    )
 
 
 def loop(inner: Computation, args: Sequence[Any], dims: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.batch_outputs import checked, uneven
+from opwright.batch_outputs import checked, require_even
 from opwright.errors import UnsupportedError, layout
 from opwright.frameworks.torch import private
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
@@ -95,7 +95,7 @@ def _call_rule(
     if not all(map(_unbatched, dims[state.count :])):
         in_dims = dims
     returned = state.apply(rule.fn, tuple(state.authors(values)), info, in_dims)
-    return checked(state.record, rule, returned, "torch", info.batch_size)
+    return checked(state.record, rule, returned, ("torch",), info.batch_size)
 
 
 def _wrap(
@@ -206,17 +206,10 @@ def _as_tuple(state: Lowered, out: Any) -> tuple[Any, ...]:
 
 def _stack(state: Lowered, index: int, column: list[Any], *, empty: bool) -> Any:
     """Return what one return was for each entry, stacked in front; a number must be the same for all."""
+    require_even(state.record.qualname, index, column)
     first = column[0]
     if isinstance(first, torch.Tensor):
-        shapes = list(dict.fromkeys(tuple(one.shape) for one in column))
-        if len(shapes) > 1:
-            raise uneven(state.record, index, " and ".join(map(str, shapes)))
         return first.new_empty((0, *first.shape)) if empty else torch.stack(column)
     if first.__class__ in (list, tuple):
-        lengths = sorted({len(one) for one in column})
-        if len(lengths) > 1:
-            raise uneven(state.record, index, f"lists of {' and '.join(map(str, lengths))}")
         return [_stack(state, index, list(row), empty=empty) for row in zip(*column, strict=True)]
-    if any(type(one) is not type(first) or one != first for one in column):
-        raise uneven(state.record, index, " and ".join(dict.fromkeys(map(repr, column))))
     return first

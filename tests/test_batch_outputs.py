@@ -10,37 +10,37 @@ from opwright.errors import OutputError
 from opwright.source import source_of
 
 
-@ow.custom_op("batch_rule::one", mutates_args=())
+@ow.custom_op("batch_outputs::one", mutates_args=())
 def one(x: np.ndarray) -> np.ndarray:
     return x + 1
 
 
-@ow.custom_op("batch_rule::two", mutates_args=())
+@ow.custom_op("batch_outputs::two", mutates_args=())
 def two(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return x + 1, x + 2
 
 
-@ow.custom_op("batch_rule::many", mutates_args=())
+@ow.custom_op("batch_outputs::many", mutates_args=())
 def many(x: np.ndarray, n: int) -> list[np.ndarray]:
     return [x + k for k in range(n)]
 
 
-@ow.custom_op("batch_rule::none_", mutates_args=("x",))
+@ow.custom_op("batch_outputs::none_", mutates_args=("x",))
 def none_(x: np.ndarray) -> None:
     x += 1
 
 
-@ow.custom_op("batch_rule::tupled", mutates_args=())
+@ow.custom_op("batch_outputs::tupled", mutates_args=())
 def tupled(x: np.ndarray) -> tuple[np.ndarray]:
     return (x + 1,)
 
 
-@ow.custom_op("batch_rule::optional", mutates_args=())
+@ow.custom_op("batch_outputs::optional", mutates_args=())
 def optional(x: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
     return None, x + 1
 
 
-@ow.custom_op("batch_rule::counting", mutates_args=())
+@ow.custom_op("batch_outputs::counting", mutates_args=())
 def counting(x: np.ndarray) -> tuple[np.ndarray, int]:
     return x + 1, x.ndim
 
@@ -121,21 +121,21 @@ def test_what_a_rule_may_return(op, args, rule, expected):
             two,
             lambda info, dims, x: two(x),
             "a wrong number of outputs",
-            "2: batch_rule::two(Tensor x) -> (Tensor, Tensor)",
+            "2: batch_outputs::two(Tensor x) -> (Tensor, Tensor)",
             "shape (3, 4), dtype float64",
         ),
         (
             two,
             lambda info, dims, x: ((one(x),), 0),
             "a wrong number of outputs",
-            "2: batch_rule::two(Tensor x) -> (Tensor, Tensor)",
+            "2: batch_outputs::two(Tensor x) -> (Tensor, Tensor)",
             "a tuple of 1 (ndarray)",
         ),
         (
             none_,
             lambda info, dims, x: (x, 0),
             "outputs",
-            "None: batch_rule::none_(Tensor(a0!) x) -> ()",
+            "None: batch_outputs::none_(Tensor(a0!) x) -> ()",
             "shape (3, 4), dtype float64",
         ),
         (
@@ -251,7 +251,7 @@ def test_what_a_rule_may_not_return(op, rule, what, expected, got):
         (
             lambda info, dims, x, n: (x, 0),
             "no list as output 0",
-            "a list: batch_rule::many(Tensor x, SymInt n) -> Tensor[]",
+            "a list: batch_outputs::many(Tensor x, SymInt n) -> Tensor[]",
             "shape (3, 4), dtype float64",
         ),
     ],
@@ -264,7 +264,7 @@ def test_what_a_rule_may_not_return_for_a_list(rule, what, expected, got):
     finally:
         handle.destroy()
     assert str(caught.value) == (
-        f"the vmap rule of batch_rule::many returned {what}\n"
+        f"the vmap rule of batch_outputs::many returned {what}\n"
         f"  expected: {expected}\n"
         f"  got: {got}\n"
         f"  registered at: {source_of(rule)}"
@@ -274,7 +274,7 @@ def test_what_a_rule_may_not_return_for_a_list(rule, what, expected, got):
 def test_what_a_rule_gets():
     seen = []
 
-    @ow.custom_op("batch_rule::everything", mutates_args=())
+    @ow.custom_op("batch_outputs::everything", mutates_args=())
     def everything(
         x: np.ndarray, ys: list[np.ndarray], z: np.ndarray | None = None, k: float = 2.0, *, w: int = 3
     ) -> np.ndarray:
