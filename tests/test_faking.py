@@ -199,11 +199,11 @@ def test_a_fake_written_with_torch():
     handle = single.register_fake(fake, flavour="torch")
     assert repr(run_any_fake(single._record, [ow.FakeArray((5, 3))])) == "FakeArray((5, 3), int8, cpu)"
     assert repr(run_any_fake(single._record, [np.ones(2)])) == "FakeArray((2,), int8, cpu)"
-    assert seen == ["meta", "meta"]
+    assert seen == ["cpu", "cpu"]
     with pytest.raises(UnsupportedError) as caught:
         run_any_fake(single._record, [x])
     assert str(caught.value) == (
-        "a fake of flavour torch runs on meta tensors, which have no symbolic sizes\n"
+        "a fake of flavour torch runs on FakeTensors of known sizes outside torch\n"
         "  got: shape (n, 3)\n"
         f"  registered at: {line(fake)}\n"
         "  to fix: write it with opwright.empty_like and opwright.empty, for any framework"

@@ -73,7 +73,7 @@ def _empty_batch(call: Call, values: Sequence[Any], axes: Sequence[Any]) -> list
 
     def fake(array: Any, axis: int | None) -> FakeArray:
         shape = [size for at, size in enumerate(array.shape) if at != axis]
-        return fake_like(array, shape)
+        return fake_like(array, shape, call.device_type)
 
     row = [
         mapped(fake, value, axis) if argument.has_tensors else value

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from opwright import catalogue
 from opwright.calls import split
 from opwright.checks.runner import samples_of
-from opwright.fakes import FakeArray
+from opwright.fakes import FakeArray, fake_of
+from opwright.frameworks.base import load
 from opwright.recording import Recording, recording
 from opwright.strategies import arrays_of, search, strategy
 from opwright.targets import require
@@ -73,12 +75,16 @@ def fake(op: Any, *args: Any, **kwargs: Any) -> Any:
     from opwright.checks.samples import bound
 
     record = require(op)
-    return run_fake(record, [_plain(value) for value in bound(record, args, kwargs)])
+    values = zip(record.schema.arguments, bound(record, args, kwargs), strict=True)
+    return run_fake(record, [_faked(value) if argument.has_tensors else value for argument, value in values])
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) and any(map(_is_array, value)) else value
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, FakeArray) or hasattr(value, "shape")
+def _faked(value: Any) -> Any:
+    """Return the metadata of arrays, their device too."""
+    if isinstance(value, list | tuple):
+        return [_faked(one) for one in value]
+    info = catalogue.framework_of_class(type(value))
+    if value is None or info is None or isinstance(value, FakeArray):
+        return value
+    kind, device = load(info.name).device_type(value), str(getattr(value, "device", ""))
+    return fake_of(value, device if device.partition(":")[0] == kind else kind)

@@ -70,9 +70,12 @@ def outputs(
 
 
 def _by_rule(record: OpOverload, template: Template, avals: Sequence[Any]) -> tuple[Shapes, Structure]:
-    fakes = [FakeArray(aval.shape, aval.dtype, framework="jax", weak_type=aval.weak_type) for aval in avals]
+    device = default_device_type()
+    fakes = [
+        FakeArray(aval.shape, aval.dtype, device, framework="jax", weak_type=aval.weak_type) for aval in avals
+    ]
     values = fill(record.schema, template, fakes)
-    computing = computing_of(record, "jax", default_device_type())
+    computing = computing_of(record, "jax", device)
     out = run_fake(record, values, ctx=_Context(record), elsewhere=run_elsewhere, computing=computing)
     leaves, structure = flatten_outputs(record, out, "fake", record.source)
     return [(leaf.shape, leaf.dtype) for leaf in leaves], structure

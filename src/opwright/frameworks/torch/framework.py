@@ -11,11 +11,11 @@ from opwright import registry
 from opwright.frameworks.base import Framework, Launching
 from opwright.frameworks.torch import (
     define,
+    fake_tensors,
     fast,
     fingerprint,
     foreign,
     foreign_keys,
-    meta,
     private,
     slow,
     triton,
@@ -133,7 +133,7 @@ class TorchFramework(Framework):
         return triton.launching()
 
     def run_fake(self, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return meta.run_fake(rule, args, kwargs)
+        return fake_tensors.run_fake(rule, args, kwargs)
 
     def convert(self, kind: str, value: Any) -> Any:
         return to_torch(kind, value)

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from opwright.errors import UnsupportedError, layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 _missing: list[str] = []
 
@@ -165,16 +165,12 @@ def has_tangent(tensor: torch.Tensor) -> bool:
     return unpack_dual(tensor, level=0)[1] is not None
 
 
-def _any_requires_grad(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def _stand_in_requires_grad(*args: Any, **kwargs: Any) -> bool:
     for value in (*args, *kwargs.values()):
         several = value if value.__class__ in (list, tuple) else (value,)
         if any(isinstance(one, torch.Tensor) and one.requires_grad for one in several):
             return True
     return False
-
-
-def _stand_in_requires_grad(*args: Any, **kwargs: Any) -> bool:
-    return _any_requires_grad(args, kwargs)
 
 
 def _stand_in_alias(args: Any, kwargs: Any, outputs: Any) -> bool:
@@ -216,13 +212,16 @@ def replays_checkpoint() -> bool:
     return cls is not None and any(isinstance(mode, cls) for mode in _dispatch_modes())
 
 
+def fake_context(get: Callable[[], Any]) -> Any:
+    """Return what lets ``torch.library.get_ctx()`` return ``get()`` for the duration, where it can be set."""
+    return getattr(sys.modules.get("torch._library.fake_impl"), "set_ctx_getter", nullcontext)(get)
+
+
 def restart_trace() -> None:
     """Make Dynamo, which is tracing a call, forget all that it has seen and begin again."""
     restart = getattr(sys.modules.get("torch._dynamo.exc"), "UnspecializeRestartAnalysis", None)
     if restart is not None:
-        raise restart(
-            restart_reason="operators were attached that had been defined before torch was imported"
-        )
+        raise restart(restart_reason="operators that were defined before torch was imported were attached")
 
 
 def never_traced(function: Any) -> Any:
@@ -267,7 +266,6 @@ def registrations(library: torch.library.Library) -> list[str]:
 
 # ------------------------------------------------------------------------------------------ Triton kernels
 
-dispatch_modes: Callable[[], Any] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: True)  # noqa: SLF001
 cuda_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)  # noqa: SLF001
 
 

@@ -39,7 +39,7 @@ def launching() -> Launching:
         current_device=private.cuda_device,
         current_stream=private.cuda_stream,
         launch=launch,
-        busy=private.dispatch_modes,
+        busy=private.dispatch_mode_count,
         only_device=0 if torch.cuda.device_count() == 1 else None,
     )
 
