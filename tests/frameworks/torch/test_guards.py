@@ -149,16 +149,23 @@ def test_a_wrong_guard_is_found(monkeypatch, wrong, reason):
     assert guards._self_test() == reason
 
 
-def test_a_guard_that_does_not_see_a_thread_state_is_found(monkeypatch):
+@pytest.mark.parametrize(
+    ("state", "what"),
+    [
+        (lambda: torch.is_autocast_enabled("cpu"), "autocast"),
+        (torch._C._len_torch_dispatch_stack, "dispatch modes"),
+    ],
+)
+def test_a_guard_that_does_not_see_a_thread_state_is_found(monkeypatch, state, what):
     right = guards.PROBES.tensor_guards
 
     class Blind:
         def __init__(self, *tensors, **sizes):
             inner = right(*tensors, **sizes).check
-            self.check = lambda *values: inner(*values) or torch.is_autocast_enabled("cpu")
+            self.check = lambda *values: inner(*values) or state()
 
     monkeypatch.setattr(guards, "PROBES", guards.PROBES._replace(tensor_guards=Blind))
-    assert guards._self_test() == "torch's tensor guards do not see autocast"
+    assert guards._self_test() == f"torch's tensor guards do not see {what}"
 
 
 def test_a_missing_guard_is_found(monkeypatch):

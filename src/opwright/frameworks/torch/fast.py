@@ -3,8 +3,8 @@ torch's dispatcher would do nothing else.
 
 * The first statement is the one test that Dynamo folds: compiled code sees the operator in torch's
   dispatcher and none of the rest, so nothing here is ever guarded on.
-* Modes, transforms and nested tensors are tested first, then a short list of guards. A call that none of
-  them takes goes through torch's dispatcher.
+* Function modes, transforms and nested tensors are tested first, then a short list of guards, which see
+  dispatch modes too. A call that none of them takes goes through torch's dispatcher.
 * Grad mode is off around kernels, as it is below torch's dispatcher.
 * A callable that was called belongs to one version of its record: a change of kernels or rules replaces it.
 """
@@ -219,7 +219,6 @@ class _Source:
         overridden = add("overridden", probes.overridden_one if alone else probes.overridden)
         tests = [
             f"{overridden}({', '.join(overrides)})",
-            f"{add('dispatch_modes', private.dispatch_mode_count)}()",
             f"{add('transforms', private.functorch_active)}()",
             f"{add('forward_ad', torch.autograd.forward_ad)}._current_level >= 0",
             f"{add('profiler', torch.autograd.profiler)}._is_profiler_enabled",

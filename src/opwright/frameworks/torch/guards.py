@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode  # torch documents it under this path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -176,6 +177,9 @@ def _self_test() -> str | None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         if check(tensor):
             return "torch's tensor guards do not see autocast"
+    with TorchDispatchMode():
+        if check(tensor):
+            return "torch's tensor guards do not see dispatch modes"
     return None
 
 
