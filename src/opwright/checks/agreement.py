@@ -1,7 +1,8 @@
 """The law *agreement*: whatever computes an operator gives the same result.
 
 Compared are its kernels with each other, each framework with the first, the operator with a reference
-where one is registered, and each floating dtype with double precision, within the tolerances below.
+where one is registered, and each floating dtype with double precision, within the tolerances below. That
+frameworks promote the arguments' dtypes by rules of their own is no difference (``promotion.py``).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from opwright.checks import derived
 from opwright.checks.adapters.base import Called, adapter, installed, mutated, outputs_of
 from opwright.checks.arrays import difference, is_floating, wide
 from opwright.checks.base import Law, Probe, attempt, raised
+from opwright.checks.promotion import computing, in_one_dtype
 from opwright.frameworks.base import of_flavour
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ EXPLANATIONS: Mapping[str, str] = {
     "OW1103": (
         "With one framework's arrays the operator gives another result than with another's: values, shapes "
         "or dtypes. Kernels and rules for several frameworks must agree; a body for any arrays may use "
-        "functions that differ between frameworks."
+        "functions that differ between frameworks. Dtypes that follow from the arguments' by each "
+        "framework's own promotion are not reported."
     ),
     "OW1104": (
         "In one dtype the result is far from that in double precision for the same numbers, beyond what "
@@ -134,7 +137,8 @@ def _kernels(probe: Probe) -> Iterator[Finding]:
                     source=kernel.source, expected=worst[0], got=worst[1], fix=fix,
                 )  # fmt: skip
                 break
-            for _, output, wanted, got in differences(probe, outputs, expected):
+            names = other.name if kernel.flavour != catalogue.ARRAY_API else used.name, computing(probe)
+            for _, output, wanted, got in differences(probe, *in_one_dtype(sample, names, outputs, expected)):
                 what = f"{output} of the kernel for {kernel.where} ({kernel.flavour}) differs"
                 yield probe.finding(
                     "OW1101", what, sample=sample, source=kernel.source, expected=f"{wanted}, {against}",
@@ -211,7 +215,8 @@ def _reference(probe: Probe) -> Iterator[Finding]:
                 probe.skip(f"the reference raises {type(error).__name__} on a sample")
             continue
         probe.compared()
-        for _, output, wanted, got in differences(probe, run.outputs, expected):
+        outputs, expected = in_one_dtype(sample, (computing(probe), name), run.outputs, expected)
+        for _, output, wanted, got in differences(probe, outputs, expected):
             yield probe.finding(
                 "OW1102", f"{output} differs from the reference", sample=sample,
                 expected=f"{wanted}, as the reference at {rule.source} gives", got=got,
@@ -242,7 +247,9 @@ def _frameworks(probe: Probe) -> Iterator[Finding]:
         if other.error is not None:
             continue
         probe.compared()
-        for _, output, wanted, got in differences(probe, run.outputs, other.outputs):
+        names = computing(probe), computing(theirs)
+        pair = in_one_dtype(sample, names, run.outputs, other.outputs)
+        for _, output, wanted, got in differences(probe, *pair):
             yield probe.finding(
                 "OW1103", f"{output} differs from that of {first.name} arrays", sample=sample,
                 expected=f"{wanted}, as with {first.name} arrays", got=got,
