@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from opwright import catalogue
+from opwright import catalogue, modes
 from opwright.errors import OpCheckError, RegistrationValueError, layout
 from opwright.frameworks.base import load
 from opwright.source import source_of
@@ -193,9 +193,7 @@ class Adapter(ABC):
 
     def autocast(self, device_type: str, dtype: str) -> AbstractContextManager[Any]:
         """Return the framework's autocast for a device type; ``dtype`` is that of the rule."""
-        from opwright.modes import autocast
-
-        return autocast(device_type)
+        return modes.autocast(device_type)
 
     def autocast_lines(self, device_type: str, dtype: str) -> tuple[str, ...]:
         """Return the lines of a snippet that call the operator with and without autocast."""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from opwright.checks.adapters.base import Called, Unsupported, call_arguments
 from opwright.checks.adapters.torch import TorchAdapter
-from opwright.checks.base import attempt
 from opwright.frameworks.torch.lowered import tensors_in
 
 if TYPE_CHECKING:
@@ -68,10 +67,13 @@ class TorchDeviceAdapter(TorchAdapter):
             for _ in range(WARM_UP):
                 self.call(record, values)
         torch.cuda.current_stream(self._device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
+        graph, called, error = torch.cuda.CUDAGraph(), None, None
         try:
             with torch.cuda.graph(graph, stream=stream):
-                called, error = attempt(self.call, record, values)
+                try:
+                    called = self.call(record, values)
+                except Exception as raised:  # noqa: BLE001  (whatever the operator raises)
+                    error = raised
         except RuntimeError as ended:  # the call spoilt the capture, and may have said how
             raise (error or ended) from None
         if called is None:
