@@ -1,21 +1,25 @@
 """All GPU tests and benchmarks in one go, as a short table; ``make gpu`` runs it.
 
-Run ``python benchmarks/gpu.py [FOLDER]`` with Opwright, torch, triton, cupy, numba and pytest importable. The
-table, with versions and date, is also written to ``FOLDER/gpu-<name of the GPU>.txt``, by default into
-``benchmarks/results``. Exit status 1 where a test fails.
+Run ``python benchmarks/gpu.py [FOLDER]`` with Opwright, torch, triton, cupy, numba, pytest and, for its
+matrix, jax importable. The table, with versions and date, is also written to ``FOLDER/gpu-<GPU>.txt``, by
+default into ``benchmarks/results``. Exit status 1 where a test fails.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import importlib.metadata
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SCRIPTS = ("triton_launches.py", "gpu_operators.py")
+ROOT = HERE.parent
+SCRIPTS = (("triton_launches.py",), ("gpu_operators.py",), ("torch_calls.py", "--device", "cuda"))
+WORKERS = 6
+"""Processes that share the matrix of JAX, where pytest-xdist is installed."""
 
 
 def versions() -> str:
@@ -32,18 +36,31 @@ def versions() -> str:
 def run(*command: str) -> tuple[int, list[str]]:
     """Run a command and return its status and its lines."""
     # Plugins of pytest that happen to be installed may warn, and warnings are errors.
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {
+        **os.environ,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
     if command[0] != "-m":
         environment.setdefault("CUDA_VISIBLE_DEVICES", "0")  # benchmarks use one GPU, tests all
     done = subprocess.run(  # noqa: S603  (this interpreter, on files of this repository)
-        [sys.executable, *command],
-        cwd=HERE.parent,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     return done.returncode, (done.stdout + done.stderr).splitlines()
+
+
+def tests() -> dict[str, tuple[str, ...]]:
+    """Return the commands of all tests by what they are, each with a last line that sums up."""
+    pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-rfE")
+    files = [
+        str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.cuda" in path.read_text()
+    ]
+    parallel = importlib.util.find_spec("xdist") is not None
+    spread = ("-p", "xdist.plugin", "-n", str(WORKERS)) if parallel else ("-m", "not slow")
+    found = {"tests that need a GPU": (*pytest, "-m", "cuda", *files)}
+    if importlib.util.find_spec("jax") is not None:
+        found["JAX: operators x transforms"] = (*pytest, *spread, "tests/frameworks/jax/test_conformance.py")
+    return {**found, "opwright check examples": ("-m", "opwright", "check", "examples")}
 
 
 def main() -> int:
@@ -56,15 +73,18 @@ def main() -> int:
     name = torch.cuda.get_device_name()
     count = torch.cuda.device_count()
     lines = [f"{dt.datetime.now(dt.UTC).date().isoformat()}, {count} x {name}", versions(), ""]
-    status, output = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/cuda")
-    failed = [line for line in output if line.startswith(("FAILED", "ERROR"))]
-    lines += ["tests/cuda: " + output[-1].strip("= "), *failed]
-    if status:
-        print("\n".join(output))
-    for script in SCRIPTS:
-        code, output = run(str(HERE / script))
+    status = 0
+    for what, command in tests().items():
+        code, output = run(*command)
         status = status or code
-        lines += ["", script, *(output if not code else output[-15:])]
+        failed = [line for line in output if line.startswith(("FAILED", "ERROR"))]
+        lines += [f"{what}: {output[-1].strip('= ')}", *failed]
+        if code:
+            print("\n".join(output))
+    for script, *arguments in SCRIPTS:
+        code, output = run(str(HERE / script), *arguments)
+        status = status or code
+        lines += ["", " ".join([script, *arguments]), *(output if not code else output[-15:])]
     text = "\n".join(lines)
     print(text)
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "results"

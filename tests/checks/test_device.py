@@ -55,11 +55,12 @@ def test_a_right_operator_passes(ns):
 def test_a_mutating_operator_passes_captured_too(ns):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-    @ow.custom_op(f"{ns}::scale_", mutates_args=("x",))
-    def scale_(x: torch.Tensor, k: float) -> torch.Tensor:
+    def scale(x, k):
         x.mul_(k)
         return x + 1
 
+    schema = "(Tensor(a!) x, float k) -> Tensor"
+    scale_ = ow.custom_op(f"{ns}::scale_", scale, mutates_args=("x",), schema=schema, flavour="torch")
     scale_.register_fake(lambda x, k: torch.empty_like(x))
     outcome = report_of(scale_, torch.ones(2, 3), 2.0).outcome("device", "torch")
     assert (outcome.status, outcome.findings) == ("passed", ())
@@ -117,12 +118,14 @@ def _on_a_stream_of_its_own(x):
 
     if not x.is_cuda:
         return x * 2
+    capturing = torch.cuda.is_current_stream_capturing()
     stream = torch.cuda.Stream()
-    if not torch.cuda.is_current_stream_capturing():
+    if not capturing:
         stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         out = x * 2
-    stream.synchronize()
+    if not capturing:
+        torch.cuda.current_stream().wait_stream(stream)
     return out
 
 

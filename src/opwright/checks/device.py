@@ -75,6 +75,8 @@ def check(probe: Probe) -> Iterator[Finding]:
     if not others:
         probe.skip("a second GPU was not looked at: there is one alone")
     probe.compared(gpu.comparisons)
+    for reason in gpu.skipped:
+        probe.skip(reason)
     yield from _gradients(probe, gpu)
 
 

@@ -1,4 +1,7 @@
-"""Operators of every kind under every transform: right, or refused for a reason; never silently wrong."""
+"""Operators of every kind under every transform: right, or refused for a reason; never silently wrong.
+
+On a GPU where JAX finds one (``make gpu``).
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,18 @@ import pytest
 
 from frameworks.jax.operators import KINDS
 from frameworks.jax.transforms import NEEDS, TRANSFORMS
+from opwright import register_kernel, registry
 from opwright.errors import OpwrightError
 from opwright.frameworks.jax.vmap import NoVmapRuleWarning
 
 if importlib.util.find_spec("torch") is not None:
     import frameworks.jax.torch_operators  # noqa: F401  (it adds its rows)
+
+if jax.default_backend() == "gpu":  # host kernels raise there, unless their author allows the copies
+    for _record in [one for one in registry.records.values() if one.name.startswith("jaxm::")]:
+        _kernel = _record.select_kernel("numpy", "cpu")
+        if _kernel is not None and _kernel.flavour == "numpy":
+            register_kernel(_record.qualname, "cuda", _kernel.fn, flavour="numpy", copy=True)
 
 EVERY_TRANSFORM = ("vmap_rule", "mutating")
 """Kinds whose every cell is in the default run; of the others every fourth is, the rest is marked slow."""
