@@ -1,4 +1,4 @@
-"""Batching: keyword-only tensors, empty batches, randomness, and rules that return something wrong."""
+"""Batching: keyword-only tensors, empty batches, and rules that return something wrong."""
 
 from __future__ import annotations
 
@@ -46,11 +46,6 @@ def ragged(x: Tensor, lists: bool) -> list[Tensor]:
 @ow.custom_op(f"{NS}::halves", mutates_args=())
 def halves(xs: list[Tensor], y: Tensor) -> list[Tensor]:
     return [x / 2 * y for x in xs]
-
-
-@ow.custom_op(f"{NS}::noise", mutates_args=(), tags=("nondeterministic_seeded",))
-def noise(x: Tensor) -> Tensor:
-    return torch.rand_like(x)
 
 
 @pytest.fixture(params=["operator", "torch.ops"])
@@ -207,19 +202,6 @@ def test_a_number_of_a_rule(route):
     with pytest.raises(OutputError, match="returned an array as output 1"):
         vmap(route(counted))(torch.ones(2, 3))
     handle.destroy()
-
-
-def test_randomness(route):
-    with pytest.raises(UnsupportedError) as error:
-        vmap(route(noise))(torch.zeros(2, 3))
-    assert str(error.value) == (
-        f"vmap of {NS}::noise: the operator is random, and randomness is 'error'\n"
-        "  expected: torch.vmap(..., randomness='different'), or a vmap rule\n"
-        f"  registered at: {noise._record.source}\n"
-        f"  to fix: add a rule: @opwright.register_vmap('{NS}::noise')"
-    )
-    first, second = vmap(route(noise), randomness="different")(torch.zeros(2, 30))
-    assert not torch.equal(first, second)
 
 
 def test_per_sample_gradients_of_a_looped_operator(route):

@@ -157,6 +157,8 @@ def _wanted(state: Lowered) -> dict[Any, Callable[[], Library]]:
         wanted["Autograd"] = lambda: _impl(state, "Autograd", _autograd_kernel(state))
     if explicit or record.rule("vmap"):
         wanted["FuncTorchBatched"] = lambda: _impl(state, "FuncTorchBatched", vmap.make_kernel(state))
+        if explicit and vmap.is_random(state):
+            wanted[vmap.MODE] = lambda: _impl(state, vmap.MODE, vmap.make_kernel(state))
     else:  # torch decomposes its own operators there, and only those
         wanted["FuncTorchBatched", IMPLICIT] = lambda: _impl(
             state, "FuncTorchBatched", _implicit_kernel(state)

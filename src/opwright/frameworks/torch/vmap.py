@@ -1,5 +1,9 @@
 """The batching rule: a kernel at ``FuncTorchBatched`` that runs the author's rule, or loops.
 
+* A random operator has the kernel at ``FuncTorchVmapMode``, where calls without batched arguments come by
+  too, and does as torch's own random functions do: refused where ``randomness`` is ``"error"``; one draw,
+  which is not batched, for ``"same"``; one for each entry for ``"different"``.
+
 * The rule runs one level lower and calls the operator, so that ``vmap(grad)`` and nesting go on.
 * Keyword-only tensors are batched too; a rule gets their axes in ``in_dims`` after the positional ones, and
   only where one of them is batched.
@@ -25,11 +29,23 @@ if TYPE_CHECKING:
 
     from opwright.rules.base import Rule
 
-_BATCHED = torch.DispatchKeySet(torch.DispatchKey.FuncTorchBatched)
+MODE = "FuncTorchVmapMode"
+"""The key that every call inside vmap has."""
+
+_LEVEL = torch.DispatchKeySet(torch.DispatchKey.FuncTorchBatched) | torch.DispatchKeySet(
+    torch.DispatchKey.FuncTorchVmapMode
+)
+"""Where one level of vmap takes calls: those with batched tensors, and those that draw random numbers."""
+
+
+def is_random(state: Lowered) -> bool:
+    """Return whether an operator draws random numbers."""
+    return "nondeterministic_seeded" in state.record.tags
 
 
 def make_kernel(state: Lowered) -> Callable[..., Any]:
-    """Return the kernel for the dispatch key ``FuncTorchBatched``."""
+    """Return the kernel for ``FuncTorchBatched``; for a random operator also for ``FuncTorchVmapMode``."""
+    random = is_random(state)
     position = {argument.name: i for i, argument in enumerate(state.record.schema.arguments)}
     same = {index: position[name] for index, name in same_objects(state.record)}
 
@@ -40,13 +56,22 @@ def make_kernel(state: Lowered) -> Callable[..., Any]:
         pairs = [_unwrap(value, level) for value in flat]
         values, dims = tuple(v for v, _ in pairs), tuple(d for _, d in pairs)
         # Below this key each operation leaves the level by itself; to pop it here breaks nested ones.
-        with private.exclude_keys(_BATCHED):
-            if all(_unbatched(dim) for dim in dims):
+        with private.exclude_keys(_LEVEL):
+            unbatched = all(map(_unbatched, dims))
+            if unbatched and not random:
                 return state.call(flat)
-            _require_batched(state, dims)
             info = VmapInfo(interpreter.batch_size(), interpreter.randomness())
             rule = state.record.rule("vmap")
-            if rule is None or rule.flavour not in ("torch", "array_api"):
+            if rule is not None and rule.flavour not in ("torch", "array_api"):
+                rule = None
+            if random:
+                _check_randomness(state, info, unbatched=unbatched, ruled=rule is not None)
+                if unbatched and info.randomness == "same":
+                    return state.call(flat)
+            if unbatched:
+                values, dims = _expanded(values, info.batch_size)
+            _require_batched(state, dims)
+            if rule is None or all(map(_unbatched, dims)):
                 outs, out_dims = loop(state, info, dims, values)
             else:
                 outs, out_dims = _call_rule(state, rule, info, dims, values)
@@ -67,6 +92,54 @@ def _unwrap(value: Any, level: int) -> tuple[Any, Any]:
 
 def _unbatched(dim: Any) -> bool:
     return all(map(_unbatched, dim)) if dim.__class__ is list else dim is None
+
+
+def _check_randomness(state: Lowered, info: VmapInfo, *, unbatched: bool, ruled: bool) -> None:
+    """Raise where a random operator cannot do what the caller said of randomness."""
+    record = state.record
+    if info.randomness == "error":
+        raise UnsupportedError(
+            layout(
+                f"vmap of {record.qualname}: it is random, and randomness is 'error'",
+                registered=record.source,
+                fix="say randomness='different' (one draw for each element) or randomness='same'",
+            )
+        )
+    if info.randomness == "same" and not unbatched and not ruled:
+        raise UnsupportedError(
+            layout(
+                f"vmap of {record.qualname}: one draw for all elements needs a batching rule",
+                registered=record.source,
+                fix=f"register one: @opwright.register_vmap({record.qualname!r})",
+            )
+        )
+    if info.randomness == "different" and unbatched and state.mutated:
+        argument = record.schema.arguments[state.mutated[0]].name
+        raise UnsupportedError(
+            layout(
+                f"vmap of {record.qualname}: argument {argument} is mutated and not batched, and randomness "
+                "is 'different'",
+                expected=f"in_dims that batch {argument} too: it has no room for a draw for each element",
+                registered=record.source,
+                fix=f"expand and clone {argument} to the batch first, or say randomness='same'",
+            )
+        )
+
+
+def _expanded(values: tuple[Any, ...], size: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return values of which the first tensor has the batch in front, and the axes of all."""
+    filled, dims, found = [], [], False
+    for value in values:
+        several = list(value) if value.__class__ in (list, tuple) else [value]
+        axes: list[Any] = [None] * len(several)
+        place = next((i for i, one in enumerate(several) if isinstance(one, torch.Tensor)), None)
+        listed = place is not None and value.__class__ in (list, tuple)
+        if place is not None and not found:
+            found, axes[place] = True, 0
+            several[place] = several[place].expand(size, *several[place].shape)
+        filled.append(several if listed else several[0] if place is not None else value)
+        dims.append(axes if listed else axes[0] if axes else None)
+    return tuple(filled), tuple(dims)
 
 
 def _require_batched(state: Lowered, dims: Sequence[Any]) -> None:
@@ -146,15 +219,6 @@ def loop(
 
 def _warn(state: Lowered, info: VmapInfo) -> None:
     record = state.record
-    if "nondeterministic_seeded" in record.tags and info.randomness != "different":
-        raise UnsupportedError(
-            layout(
-                f"vmap of {record.qualname}: the operator is random, and randomness is {info.randomness!r}",
-                expected="torch.vmap(..., randomness='different'), or a vmap rule",
-                registered=record.source,
-                fix=f"add a rule: @opwright.register_vmap({record.qualname!r})",
-            )
-        )
     if state.backward_of is None and not state.warned:
         state.warned = True
         warnings.warn(
