@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.nn import Parameter
 
+import opwright as ow
 import torch_operators
 import torch_situations
-from opwright.frameworks.torch import fast, guards
+from opwright.frameworks.torch import entries, fast, guards
 
 
 def test_this_torch_has_working_guards():
@@ -81,6 +82,49 @@ def test_states_that_are_known():
     thread.start()
     thread.join()
     assert found == [True]
+
+
+def excluding(key):
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
+
+
+def test_a_key_that_plain_tensors_do_not_have_may_be_excluded():
+    """Threads that run backwards on a GPU exclude the key of named tensors, in some releases of torch."""
+    keys = torch._C.DispatchKey
+    with excluding(keys.Conjugate):
+        assert known()
+    for key in (keys.AutogradCPU, keys.CPU, keys.BackendSelect):
+        with excluding(key):
+            assert not known(autocast=True)
+    assert known()
+
+
+@pytest.mark.cuda
+def test_an_operator_in_a_backward_on_a_gpu_is_called_directly(ns, monkeypatch):
+    @ow.custom_op(f"{ns}::times", mutates_args=(), schema="(Tensor x, Tensor y) -> Tensor", flavour="torch")
+    def times(x, y):
+        return x * y
+
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @times.register_autograd(setup_context=setup_context)
+    def backward(ctx, grad):
+        x, y = ctx.saved_tensors
+        return times(grad, y), times(grad, x)
+
+    missed, calls = entries.Entries.miss, []
+
+    def miss(self, *values):
+        calls.append(values)
+        return missed(self, *values)
+
+    monkeypatch.setattr(entries.Entries, "miss", miss)
+    x, y = (torch.ones(3, device="cuda", requires_grad=True) for _ in range(2))
+    for _ in range(5):
+        calls.clear()
+        torch.autograd.grad(times(x, y).sum(), (x, y))
+    assert calls == []
 
 
 def test_states_that_are_not_known():
@@ -172,7 +216,7 @@ def test_a_missing_guard_is_found(monkeypatch):
     def missing():
         raise AttributeError("module 'torch._C' has no attribute '_dynamo'")
 
-    for name in ("PROBES", "_KNOWN", "_AUTOCAST"):
+    for name in ("PROBES", "_KNOWN", "_AUTOCAST", "_PLAIN"):
         monkeypatch.setattr(guards, name, getattr(guards, name))
     monkeypatch.setattr(guards, "_probe", missing)
     assert guards._start() == "this torch lacks a guard: module 'torch._C' has no attribute '_dynamo'"

@@ -107,10 +107,11 @@ def thread_is_known(*, autocast: bool) -> bool:
     known = _KNOWN.get(now.included)
     if known is None or PROBES.tracing() is not None:
         return False
-    if now.excluded == known:
-        return True
+    # Threads that run backwards on a GPU exclude a key more, one that plain tensors do not have.
+    if now.excluded & ~known & (_PLAIN | now.included):
+        return False
     turned_on = known & ~now.excluded
-    return autocast and not now.excluded & ~known and not turned_on & ~_AUTOCAST
+    return not turned_on or (autocast and not turned_on & ~_AUTOCAST)
 
 
 def is_plain(tensor: Any) -> bool:
@@ -185,12 +186,13 @@ def _self_test() -> str | None:
 
 def _start() -> str | None:
     """Find torch's functions and test them; return why there can be no direct call, or None."""
-    global PROBES, _KNOWN, _AUTOCAST
+    global PROBES, _KNOWN, _AUTOCAST, _PLAIN
     try:
         PROBES = _probe()
         plain, inference = _states_of_new_thread()
         _KNOWN = {plain.included: plain.excluded, inference.included: inference.excluded}
         _AUTOCAST = plain.excluded
+        _PLAIN = PROBES.keys_of(torch.empty(0)).raw_repr() | _AUTOCAST
         if len(_KNOWN) < len((plain, inference)):
             return "inference mode does not show in this torch's dispatch keys"
         reasons: list[str | None] = []
@@ -212,6 +214,7 @@ def _test_result() -> str | None:
 PROBES: Probes
 _KNOWN: dict[int, int]
 _AUTOCAST: int
+_PLAIN: int
 _plain_keys: dict[str, frozenset[int]] = {}
 
 UNAVAILABLE: str | None = _start()
