@@ -11,9 +11,8 @@ import numpy as np
 import opwright as ow
 
 
-@ow.custom_op("examples::recurrence", mutates_args=())
 @numba.njit(cache=True)
-def recurrence(x: np.ndarray, decay: np.ndarray) -> np.ndarray:
+def steps(x: np.ndarray, decay: np.ndarray) -> np.ndarray:
     """Run the recurrence over ``x`` (rows, steps) with ``decay`` (rows, steps)."""
     out = np.empty_like(x)
     for row in range(x.shape[0]):
@@ -22,6 +21,9 @@ def recurrence(x: np.ndarray, decay: np.ndarray) -> np.ndarray:
             state = decay[row, step] * state + x[row, step]
             out[row, step] = state
     return out
+
+
+recurrence = ow.custom_op("examples::recurrence", steps, mutates_args=())
 
 
 @recurrence.register_fake

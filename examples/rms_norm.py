@@ -13,7 +13,7 @@ import triton.language as tl
 
 import opwright as ow
 
-PROGRAMS = 512  # that share the rows of a backward pass; each sums the weight's gradient of its rows
+PROGRAMS = 1024  # that share the rows of a backward pass; each sums the weight's gradient of its rows
 
 
 @triton.jit
@@ -46,7 +46,7 @@ def _backward(grad, x, weight, grad_x, partial, rows, width, eps, BLOCK: tl.cons
 
 def _block(width: int) -> dict[str, int]:
     block = triton.next_power_of_2(width)
-    return {"BLOCK": block, "num_warps": min(max(block // 256, 1), 16)}
+    return {"BLOCK": block, "num_warps": min(max(block // 512, 1), 16)}
 
 
 @ow.triton_op("examples::rms_norm", mutates_args=())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from opwright.checks.adapters.base import Called, Unsupported, call_arguments
@@ -69,7 +70,8 @@ class TorchDeviceAdapter(TorchAdapter):
         torch.cuda.current_stream(self._device).wait_stream(stream)
         graph, called, error = torch.cuda.CUDAGraph(), None, None
         try:
-            with torch.cuda.graph(graph, stream=stream):
+            with warnings.catch_warnings(), torch.cuda.graph(graph, stream=stream):
+                warnings.simplefilter("ignore")  # of a graph that holds no work
                 try:
                     called = self.call(record, values)
                 except Exception as raised:  # noqa: BLE001  (whatever the operator raises)
