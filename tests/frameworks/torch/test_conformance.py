@@ -16,6 +16,9 @@ import torch_matrix as matrix
 EVERY_TRANSFORM = ("numpy_sin", "mutating")
 """Kinds whose compiled cells are in the default run; those of the others are marked slow."""
 
+TORCHS_OWN = "please report a bug to PyTorch"
+"""What torch says where an assertion of its own fails, as some of 2.11 do in compiled second derivatives."""
+
 
 def _cells():
     for kind in matrix.KINDS.values():
@@ -58,7 +61,15 @@ def test_cell(kind, transform, route):
                 transform.run(form(kind.function(route)), matrix.X)
             continue
         if expected_error is None:
-            assert _same(transform.run(form(kind.function(route)), matrix.X), expected), name
+            try:
+                found = transform.run(form(kind.function(route)), matrix.X)
+            except RuntimeError as error:
+                if TORCHS_OWN not in str(error):
+                    raise
+                with pytest.raises(RuntimeError, match=TORCHS_OWN):  # as with built-in operations
+                    transform.run(form(kind.reference), matrix.X)
+                continue
+            assert _same(found, expected), name
         elif expected_error.startswith("?"):
             try:
                 found = transform.run(form(kind.function(route)), matrix.X)
