@@ -15,7 +15,8 @@ from opwright.catalogue import ARRAY_API
 from opwright.dispatch import framework_of_call
 from opwright.dtypes import is_inexact
 from opwright.errors import ArgumentError, UnsupportedError, layout
-from opwright.frameworks.base import crossing, load, of_flavour
+from opwright.frameworks.base import load, of_flavour
+from opwright.frameworks.bridges import crossing
 from opwright.namespaces import array_namespace
 from opwright.scalars import coercion
 from opwright.schema import signature_of

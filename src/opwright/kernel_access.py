@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from opwright import catalogue
 from opwright.entry import first_array
 from opwright.errors import RegistrationError, StaleError, layout
-from opwright.frameworks.base import bridge, load
+from opwright.frameworks.base import load
+from opwright.frameworks.bridges import bridge
 from opwright.keys import DEFAULT, IMPLICIT, device_of, resolve_key
 from opwright.schema import signature_of
 from opwright.targets import require
@@ -66,7 +67,7 @@ class BoxedKernel:
         arrays = [argument.name for argument in self._record.schema.arguments if argument.has_tensors]
         first = first_array(values[name] for name in arrays)
         info = catalogue.framework_of_class(first.__class__)
-        return self._kernel.fn if info is None else bridge(self._kernel, load(info.name), self._record.schema)
+        return self._kernel.fn if info is None else bridge(self._kernel, load(info.name), self._record)
 
 
 def _computes(key: str) -> bool:

@@ -70,6 +70,10 @@ def test_jax_arrays(scale):
     assert isinstance(scale(x, 2.0), jax.Array)
     assert jax.jit(lambda x: scale(x, 2.0) + 1)(x).tolist() == [3, 3, 3]
     assert jax.grad(lambda x: scale(x, 2.0).sum())(x).tolist() == [2, 2, 2]
+    batched = jax.vmap(lambda x: scale(x, 2.0))
+    with pytest.warns(UserWarning, match="no vmap rule"):
+        out = batched(jax.numpy.ones((2, 3)))
+    assert out.tolist() == jax.jit(batched)(jax.numpy.ones((2, 3))).tolist() == [[2, 2, 2]] * 2
 
 
 def test_mutated_arguments(ns):
@@ -109,3 +113,22 @@ def test_the_flavour_has_no_arrays_of_its_own():
     array = np.ones(2)
     assert flavour.from_numpy(array) is flavour.from_dlpack(array) is flavour.to_numpy(array) is array
     assert type(flavour.to_numpy(Exported(array))) is np.ndarray
+
+
+def test_a_read_only_array_of_numpy(scale):
+    x = np.ones(3)
+    x.flags.writeable = False
+    seen = []
+
+    def old(x, k):  # a reader of DLPack before version 1.0
+        seen.append(x.__dlpack__())
+        return Exported(np.from_dlpack(x) * k)
+
+    assert scale(x, 2.0).tolist() == [2, 2, 2]
+    assert isinstance(scale.seen[0](0), np.ndarray)
+    handle = scale.register_kernel("cpu", old, flavour="dlpack")
+    assert scale(x, 2.0).tolist() == [2, 2, 2]
+    assert '"dltensor"' in repr(seen[0])
+    with pytest.raises(BufferError, match="readonly"):
+        x.__dlpack__()
+    handle.destroy()

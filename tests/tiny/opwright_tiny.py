@@ -8,7 +8,8 @@ import tinyarrays
 
 from opwright.arrays import arrays_of, refused_array
 from opwright.framework_info import FrameworkInfo
-from opwright.frameworks.base import RULE_KINDS, Framework, bridge, no_kernel
+from opwright.frameworks.base import RULE_KINDS, Framework, no_kernel
+from opwright.frameworks.bridges import bridge
 from opwright.outputs import check_aliases, output_check
 from opwright.scalars import coercion
 

@@ -16,7 +16,8 @@ from opwright.checks.backward import differing, wrong
 from opwright.checks.base import attempt, line_of, raised
 from opwright.checks.blame import chain
 from opwright.errors import ArgumentError, MissingRuleError, UnsupportedError
-from opwright.frameworks.base import crossing, load, of_flavour
+from opwright.frameworks.base import load, of_flavour
+from opwright.frameworks.bridges import crossing
 from opwright.rules.autograd import Context, new_values, run_setup_context, split_gradients
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a framework is to the engine: the protocol, the loaded ones, and bridges between two of them.
+"""What a framework is to the engine: the protocol, and the loaded ones.
 
 To add a framework: a ``FrameworkInfo`` in the catalogue, or in the entry point group
 ``opwright.frameworks``, whose module holds ``FRAMEWORK``, an instance of a final subclass of
@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,12 +20,15 @@ from opwright.keys import device_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from opwright.overload import Kernel, OpOverload
+    from opwright.overload import OpOverload
     from opwright.rules.base import Rule
-    from opwright.schema import FunctionSchema
 
 RULE_KINDS = ("fake", "autograd", "jvp", "vmap", "autocast", "torch_dispatch", "functionalization")
 """The kinds of rule that every framework lowers or declares unsupported with a reason."""
+
+
+READ_ONLY = "read-only"
+"""What is said of an array that nobody may write to."""
 
 
 class Launching:
@@ -80,13 +82,14 @@ class Framework(ABC):
     """Recognises a library's arrays and lowers overloads into that library's own mechanism.
 
     ``lowered`` has a line on how each kind of rule is lowered, ``unsupported`` a reason for each that is
-    not; together they cover ``RULE_KINDS``.
+    not; together they cover ``RULE_KINDS``. ``immutable`` says that its arrays never change.
     """
 
     name: ClassVar[str]
     flavour: ClassVar[str]
     lowered: ClassVar[Mapping[str, str]] = MappingProxyType({})
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    immutable: ClassVar[bool] = False
 
     @abstractmethod
     def device_type(self, array: Any) -> str:
@@ -116,6 +119,10 @@ class Framework(ABC):
     @abstractmethod
     def from_dlpack(self, array: Any) -> Any:
         """Return an array of this framework of any array that exports DLPack, of the same memory."""
+
+    def not_lent(self, array: Any) -> str | None:
+        """Return why no kernel of another flavour may write to an array's memory; None where one may."""
+        return READ_ONLY if self.immutable else None
 
     def writes(self, array: Any) -> int | None:
         """Return a number that every write to an array changes; None where writes are not counted."""
@@ -300,100 +307,3 @@ def ensure_attached(framework: Framework, record: OpOverload) -> None:
         except BaseException:
             record.lowered.pop(framework.name, None)
             raise
-
-
-def bridge(kernel: Kernel, framework: Framework, schema: FunctionSchema | None = None) -> Callable[..., Any]:
-    """Return a function that runs a kernel of another flavour on a framework's arrays.
-
-    Arrays go over by DLPack, or by NumPy's own memory, without a copy; lists are converted element by
-    element, everything else passes through. On a GPU the kernel's framework queues its work on the stream
-    of the caller's: neither waits for the other. For a kernel that may have copies, the arguments that the
-    ``schema`` says are mutated are written back.
-    """
-    if kernel.flavour in (framework.flavour, catalogue.ARRAY_API):
-        return kernel.fn
-    other = of_flavour(kernel.flavour)
-    there, back = crossing(framework, other), crossing(other, framework)
-    fn = kernel.fn
-
-    def cross(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        moved, named = there(args), there(kwargs)
-        out = fn(*moved, **named)
-        for copied, given in () if write is None else _pairs(write(moved, named), write(args, kwargs)):
-            given[...] = framework.from_host(copied, given)
-        # A mutated argument that is returned is the caller's own object again.
-        pairs = _pairs((moved, named), (args, kwargs))
-        own = {id(array): given for array, given in pairs}
-        home = crossing(other, framework, pairs[0][1]) if copies and pairs else back
-        if out.__class__ in (list, tuple):
-            return out.__class__(own[id(one)] if id(one) in own else home(one) for one in out)
-        return own[id(out)] if id(out) in own else home(out)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        place = None if own_streams else _place(framework, (*args, *kwargs.values()))
-        if place is None:
-            return cross(args, kwargs)
-        with other.on_stream(*place):
-            return cross(args, kwargs)
-
-    copies = schema is not None and kernel.copies  # a rule comes without a schema, and has no copies
-    write = partial(_mutated, schema) if copies and schema is not None and schema.mutated else None
-    own_streams = type(framework).stream_of is Framework.stream_of
-    return call
-
-
-def _mutated(schema: FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return the values of the arguments that a schema mutates."""
-    found = [value for a, value in zip(schema.positional, args, strict=False) if a.is_write]
-    return [*found, *(kwargs[a.name] for a in schema.keyword_only if a.is_write and a.name in kwargs)]
-
-
-def _pairs(moved: Any, given: Any) -> list[tuple[Any, Any]]:
-    """Return the arrays that went over, each with the one that it was made of."""
-    if moved.__class__ in (list, tuple):
-        return [pair for one, its in zip(moved, given, strict=True) for pair in _pairs(one, its)]
-    if moved.__class__ is dict:
-        return [pair for name, one in moved.items() for pair in _pairs(one, given[name])]
-    return [] if moved is given else [(moved, given)]
-
-
-def _place(framework: Framework, values: Sequence[Any]) -> tuple[int, int] | None:
-    """Return the GPU and stream of the first array that has one."""
-    for value in values:
-        if value.__class__ in (list, tuple):
-            found = _place(framework, value)
-        else:
-            info = catalogue.framework_of_class(value.__class__)
-            found = framework.stream_of(value) if info is not None and info.name == framework.name else None
-        if found is not None:
-            return found
-    return None
-
-
-def crossing(giver: Framework, taker: Framework, like: Any = None) -> Callable[[Any], Any]:
-    """Return the function that turns a giver's arrays into a taker's, in lists and tuples too.
-
-    NumPy arrays go to the device of the array ``like`` where one is given.
-    """
-    one: Callable[[Any], Any]
-    if like is not None:
-        one = partial(taker.from_host, like=like)
-    elif taker.flavour == "numpy":
-        one = giver.to_numpy
-    elif giver.flavour == "numpy":
-        one = taker.from_numpy
-    else:
-        one = taker.from_dlpack
-
-    def cross(value: Any) -> Any:
-        if value.__class__ in (list, tuple):
-            return value.__class__(map(cross, value))
-        if value.__class__ is dict:
-            return {name: cross(one) for name, one in value.items()}
-        info = catalogue.framework_of_class(value.__class__)
-        if giver.flavour == catalogue.DLPACK:  # its arrays have classes that nobody knows
-            theirs = info is not None and info.name == taker.name
-            return value if theirs or not hasattr(value, "__dlpack__") else taker.from_dlpack(value)
-        return one(value) if info is not None and info.name == giver.name else value
-
-    return cross

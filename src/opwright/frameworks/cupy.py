@@ -17,7 +17,8 @@ from opwright import modes
 from opwright.dtypes import as_dtype, is_floating
 from opwright.entry import first_array, table_key
 from opwright.errors import ArgumentError, layout
-from opwright.frameworks.base import Framework, Launching, bridge
+from opwright.frameworks.base import Framework, Launching
+from opwright.frameworks.bridges import bridge
 from opwright.frameworks.direct import Direct
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from opwright import catalogue, registry
 from opwright.arrays import arrays_of, class_name, read_only, refused_array
 from opwright.entry import Names, compile_function, flat_names, kernel_call
-from opwright.frameworks.base import Framework, bridge, no_kernel, of_flavour
+from opwright.frameworks.base import Framework, no_kernel, of_flavour
+from opwright.frameworks.bridges import bridge
 from opwright.keys import key_of
 from opwright.modes import ACTIVE
 from opwright.outputs import CHECKED_CALLS, check_aliases, is_one, not_same, output_check, same_objects
@@ -133,7 +134,7 @@ class _Specialised:
         self.lent = not self.own and kernel.flavour != catalogue.ARRAY_API
         taker = direct.framework if kernel.flavour == catalogue.ARRAY_API else of_flavour(kernel.flavour)
         self.convert = taker.convert
-        fn = direct.around(bridge(kernel, direct.framework, record.schema))
+        fn = direct.around(bridge(kernel, direct.framework, record))
         self.function = (lambda *args, **kwargs: fn(None, *args, **kwargs)) if kernel.with_keyset else fn
 
     def callable(self) -> Callable[..., Any]:
@@ -278,7 +279,7 @@ class _Specialised:
             expected = f"a dtype that a kernel of flavour {self.kernel.flavour} can take"
             raise refused_array(record, name, got, expected, "convert it first, with astype")
         if argument.is_write and self.lent and not direct.is_lendable(array):
-            got = "an array with a negative stride, or of foreign byte order"
+            got = direct.framework.not_lent(array) or ""
             expected = f"an array whose memory a kernel of flavour {self.kernel.flavour} can write to"
             raise refused_array(record, name, got, expected, "pass a copy, and use the copy afterwards")
 

@@ -17,7 +17,8 @@ from opwright import modes
 from opwright.dtypes import as_dtype, is_floating
 from opwright.entry import table_key
 from opwright.fakes import FakeArray, fake_of
-from opwright.frameworks.base import Framework, bridge
+from opwright.frameworks.base import READ_ONLY, Framework
+from opwright.frameworks.bridges import bridge
 from opwright.frameworks.direct import Direct
 
 if TYPE_CHECKING:
@@ -159,6 +160,13 @@ class NumPyFramework(Framework):
     def from_dlpack(self, array: Any) -> Any:
         """Return an array of the memory of one that is on the CPU."""
         return np.from_dlpack(array)
+
+    def not_lent(self, array: Any) -> str | None:
+        """Return whether it is read-only, or laid out as other libraries cannot have it."""
+        if not array.flags.writeable:
+            return READ_ONLY
+        lendable = self._direct.is_lendable(array)
+        return None if lendable else "an array with a negative stride, or of foreign byte order"
 
     def convert(self, kind: str, value: Any) -> Any:
         """Return a ``numpy.dtype``, or ``"cpu"``."""

@@ -15,6 +15,7 @@ import numpy as np
 from opwright import catalogue
 from opwright.arrays import class_name, not_a_list, not_an_array, refused_array
 from opwright.errors import ArgumentError, OutputError, layout
+from opwright.frameworks.jax.callbacks import taken
 from opwright.outputs import bad_output, is_one
 from opwright.overload import Kernel, OpOverload
 from opwright.rules.autograd import new_values
@@ -286,7 +287,7 @@ def _output(leaf: Any, flavour: str) -> Any:
     if info is not None and not traced and flavour in info.flavours:
         return leaf
     if flavour == catalogue.DLPACK and hasattr(leaf, "__dlpack__"):
-        return leaf
+        return taken(leaf)
     if traced and isinstance(leaf, np.ndarray | np.generic):
         return jax.numpy.array(leaf)
     return None

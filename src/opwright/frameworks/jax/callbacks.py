@@ -1,6 +1,6 @@
 """Kernels on the host inside a compiled program: the body that XLA calls, and how it is reached.
 
-* Inputs are views of XLA's buffers, read-only ones for NumPy kernels; ``inputs`` tells of others.
+* Inputs are views of XLA's buffers: read-only ones of NumPy, or those that ``inputs`` tells of.
 * What a kernel returns is copied into XLA's output buffers, unless it wrote there itself (a keyword
   parameter ``out`` that is not in the schema).
 * An exception becomes a ``JaxRuntimeError`` with operator, kernel, type and traceback in its text; where a
@@ -175,7 +175,7 @@ def host_body(plan: Plan, view: Callable[[Any], Any], count: int) -> Callable[..
     if plan.lean is not None:
         return plan.lean(plan, view)
     compute = on_numpy(plan)
-    closed = plan.flavour == "numpy"
+    closed = plan.flavour in ("numpy", catalogue.DLPACK)
 
     def body(*buffers: Any) -> None:
         views = [view(buffer) for buffer in buffers]
@@ -254,6 +254,18 @@ def carrier(flavour: str) -> Framework:
     if flavour != catalogue.DLPACK:
         return of_flavour(flavour)
     return load("torch" if importlib.util.find_spec("torch") is not None else "cupy")
+
+
+def taken(array: Any) -> Any:
+    """Return what exports DLPack as an array of NumPy, or on a GPU of a framework that is known."""
+    info = catalogue.framework_of_class(type(array))
+    if array.__dlpack_device__()[0] == _CPU:
+        return np.from_dlpack(array) if info is None else load(info.name).to_numpy(array)
+    return carrier(catalogue.DLPACK).from_dlpack(array) if info is None else array
+
+
+_CPU = 1
+"""DLPack's number of the CPU."""
 
 
 def own(framework: Framework, array: Any) -> Any:

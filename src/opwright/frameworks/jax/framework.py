@@ -29,6 +29,7 @@ class JAXFramework(Framework):
 
     name: ClassVar[str] = "jax"
     flavour: ClassVar[str] = "jax"
+    immutable: ClassVar[bool] = True
     lowered: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "fake": "abstract evaluation of the operator's primitive",

@@ -19,7 +19,7 @@ import numpy as np
 from opwright.errors import OutputError, layout
 from opwright.frameworks.base import of_flavour
 from opwright.frameworks.jax.arguments import Template, fill, flatten_outputs, is_ref, paths, structure_of
-from opwright.frameworks.jax.inputs import inputs_of
+from opwright.frameworks.jax.inputs import copy_of, inputs_of
 from opwright.outputs import CHECKED_CALLS, check_aliases, is_one, not_same, same_objects
 from opwright.rules.autograd import new_values, returned_mutations
 
@@ -205,7 +205,7 @@ def _fresh(value: Any, flavour: str) -> Any:
         return np.array(value)
     if flavour == "array_api":
         return jax.new_ref(value)
-    return value.clone() if hasattr(value, "clone") else value.copy()
+    return copy_of(value)
 
 
 def _require_returned(record: OpOverload, kernel: Kernel, values: list[Any], result: Any) -> None:

@@ -22,6 +22,7 @@ from opwright.frameworks.jax.avals import canonical, is_live, no_tangent, shaped
 from opwright.frameworks.jax.callbacks import Compute, Plan, fill
 from opwright.frameworks.jax.ffi import Target, text
 from opwright.frameworks.jax.primitive import Computation
+from opwright.namespaces import array_namespace
 from opwright.outputs import is_one
 from opwright.rules.vmap import VmapInfo
 from opwright.source import caller
@@ -171,10 +172,7 @@ class Loop(Computation):
         columns = list(zip(*rows, strict=True))
         for index, column in enumerate(columns):
             require_even(plan.title, index, column)
-        if plan.flavour == "numpy":
-            return [np.stack(column) for column in columns]
-        xp = __import__(plan.flavour)
-        return [xp.stack(column) for column in columns]
+        return [array_namespace(*column).stack(column) for column in columns]
 
     def _empty(self, plan: Plan, arrays: Sequence[Any]) -> list[Any]:
         """Return the results of no element, whose shapes the fake tells."""

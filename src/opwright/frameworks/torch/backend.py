@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.errors import UnsupportedError, layout
-from opwright.frameworks.base import bridge, load, no_kernel, of_flavour
+from opwright.frameworks.base import load, no_kernel, of_flavour
+from opwright.frameworks.bridges import bridge, cannot_mutate
 from opwright.frameworks.torch import fake, mutation, numpy_kernel, private
 from opwright.frameworks.torch.convert import to_share
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
@@ -180,15 +180,8 @@ def _bridged_runner(state: Lowered, kernel: Kernel) -> Run:
     """
     record = state.record
     if record.schema.mutated and kernel.flavour not in _WRITABLE and not kernel.copies:
-        raise UnsupportedError(
-            layout(
-                f"kernel of {record.qualname} has flavour {kernel.flavour} and mutates torch tensors",
-                expected="a kernel that writes to tensors, or to NumPy arrays of their memory",
-                registered=kernel.source,
-                fix="register a kernel with torch.Tensor or np.ndarray annotations for this operator",
-            )
-        )
-    fn = bridge(kernel, load("torch"), record.schema)
+        raise cannot_mutate(record, kernel, load("torch"))
+    fn = bridge(kernel, load("torch"), record)
     check = output_check(state, kernel)
     other = of_flavour(kernel.flavour)
     changes = author_coercions(state)

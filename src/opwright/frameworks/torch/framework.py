@@ -108,6 +108,9 @@ class TorchFramework(Framework):
         return to_numpy(array if array.device.type == "cpu" else array.cpu())
 
     def from_numpy(self, array: Any) -> Any:
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):  # writes to a tensor that is made there are not counted
+                return from_numpy(array, keep_strides=True)
         return from_numpy(array, keep_strides=True)  # a kernel may write to it
 
     def from_host(self, array: Any, like: Any) -> Any:
