@@ -8,7 +8,7 @@ import pytest
 
 import opwright as ow
 from opwright.errors import ArgumentValueError, ContextError
-from opwright.fake_context import check_bounds, current_ctx, entered_ctx, get_ctx
+from opwright.fake_context import ENTERED, check_bounds, current_ctx, entered_ctx, get_ctx
 
 
 def test_get_ctx_outside_a_fake():
@@ -36,9 +36,13 @@ def test_contexts_nest_and_end():
 
 
 def test_a_context_ends_with_an_exception():
+    before = ENTERED[0]
     with pytest.raises(KeyError), entered_ctx("ctx"):
         raise KeyError
     assert current_ctx() is None
+    assert ENTERED[0] == before
+    with entered_ctx("ctx"):
+        assert ENTERED[0] == before + 1
 
 
 @pytest.mark.parametrize(

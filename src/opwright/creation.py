@@ -5,7 +5,6 @@ They take any framework's arrays and tracers as well as fakes, so that one fake 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from opwright import catalogue
@@ -20,6 +19,10 @@ from opwright.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+_NAMELESS = (str, bool, int, float, complex)
+"""Operands that are of no framework."""
 
 
 def empty_like(x: Any, *, dtype: Any = None, device: Any = None) -> Any:
@@ -114,7 +117,8 @@ def result_type(*arrays_or_dtypes: Any) -> Any:
     It is that of the arrays' own framework: of ``torch.result_type``, where a tensor without axes counts
     less than one with axes, ``jax.numpy.result_type`` with its weak types, or ``numpy.result_type``. In a
     fake it is that of the framework which the kernel computes with: NumPy's for a kernel of flavour
-    ``numpy``, whichever arrays it is called with.
+    ``numpy``, whichever arrays it is called with. Functions of `array_namespace`, such as
+    ``xp.multiply``, promote by the array API standard: their dtype is that of ``xp.result_type``.
 
     Parameters
     ----------
@@ -134,11 +138,11 @@ def result_type(*arrays_or_dtypes: Any) -> Any:
     xp: Any = array_namespace(*arrays) if with_data else None
     own = _framework_of(arrays_or_dtypes)
     name = computing() or own
-    promotion = catalogue.get(name).promotion
-    if name == own and with_data and not promotion:
+    promotion = catalogue.get(name).load_promotion
+    if name == own and with_data and promotion is None:
         return xp.result_type(*arrays_or_dtypes)
     operands = [fake_of(one) if _is_array(one) and name != own else one for one in arrays_or_dtypes]
-    found = import_module(promotion).result_type(operands) if promotion else _in_numpy(operands)
+    found = _in_numpy(operands) if promotion is None else promotion().result_type(operands)
     if not with_data:
         return as_dtype(found)
     return found if name == own else _own_dtype(xp, found)
@@ -148,7 +152,7 @@ def _framework_of(operands: Sequence[Any]) -> str:
     """Return the framework of arrays, fakes or dtypes; those that say none are NumPy's."""
     names = []
     for one in operands:
-        info = None if isinstance(one, str) else catalogue.framework_of_value(one)
+        info = None if type(one) in _NAMELESS else catalogue.framework_of_value(one)
         names.append(one.framework if isinstance(one, FakeArray) else info.name if info else "")
     return next((name for name in names if name not in ("", "numpy")), "numpy")
 
@@ -156,13 +160,12 @@ def _framework_of(operands: Sequence[Any]) -> str:
 def _in_numpy(operands: Sequence[Any]) -> Any:
     import numpy as np
 
-    numbers = (bool, int, float, complex)
     return np.result_type(
         *(
             0
             if isinstance(one, Size)
             else one
-            if type(one) in numbers
+            if type(one) in _NAMELESS[1:]
             else as_dtype(one.dtype if _is_array(one) else one)
             for one in operands
         )
@@ -170,4 +173,6 @@ def _in_numpy(operands: Sequence[Any]) -> Any:
 
 
 def _is_array(value: Any) -> bool:
-    return not isinstance(value, type) and hasattr(value, "shape") and hasattr(value, "dtype")
+    # torch's tracer cannot say what attributes a symbolic size has
+    known = isinstance(value, type) or type(value) in _NAMELESS
+    return not known and hasattr(value, "shape") and hasattr(value, "dtype")

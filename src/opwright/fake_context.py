@@ -11,22 +11,27 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from opwright.errors import ArgumentValueError, ContextError, layout
+from opwright.lock import Lock, held_over_fork
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+ENTERED: list[int] = [0]
+"""How many fakes are running in this process, in all threads together: a tracer reads this, no ContextVar."""
+
+_count_lock = held_over_fork(Lock())
 _ctx: ContextVar[Any] = ContextVar("opwright_fake_ctx", default=None)
 _computing: ContextVar[str] = ContextVar("opwright_fake_computing", default="")
 
 
 def current_ctx() -> Any:
     """Return the context of the fake that is running, or None."""
-    return _ctx.get()
+    return _ctx.get() if ENTERED[0] else None
 
 
 def computing() -> str:
     """Return the framework that the kernel computes with whose fake is running, or an empty string."""
-    return _computing.get()
+    return _computing.get() if ENTERED[0] else ""
 
 
 def check_bounds(low: Any, high: Any) -> None:
@@ -57,9 +62,13 @@ def check_bounds(low: Any, high: Any) -> None:
 def entered_ctx(ctx: Any, framework: str = "") -> Iterator[None]:
     """Let ``get_ctx()`` return ``ctx`` for the duration of a fake, whose kernel computes with a framework."""
     token, other = _ctx.set(ctx), _computing.set(framework)
+    with _count_lock:
+        ENTERED[0] += 1
     try:
         yield
     finally:
+        with _count_lock:
+            ENTERED[0] -= 1
         _ctx.reset(token)
         _computing.reset(other)
 
@@ -72,7 +81,7 @@ def get_ctx() -> Any:
     ContextError
         If no fake is running.
     """
-    ctx = _ctx.get()
+    ctx = current_ctx()
     if ctx is None:
         raise ContextError(
             layout(

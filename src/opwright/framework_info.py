@@ -5,6 +5,11 @@ Built on the bare language, as the catalogue is: it is loaded with the engine.
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
 
 class FrameworkInfo:
     """What is known of a framework without importing it. Frozen.
@@ -48,8 +53,8 @@ class FrameworkInfo:
 
     __slots__ = (
         "annotations", "array_classes", "constants", "device_types", "distribution", "flavours", "install",
-        "module", "name", "namespace", "opaque", "package", "promotion", "shares", "tracer", "transforms",
-        "types",
+        "load_namespace", "load_promotion", "module", "name", "namespace", "opaque", "package", "promotion",
+        "shares", "tracer", "transforms", "types",
     )  # fmt: skip
     name: str
     package: str
@@ -68,6 +73,8 @@ class FrameworkInfo:
     transforms: tuple[tuple[str, str], ...]
     distribution: str
     install: str
+    load_namespace: Callable[[], ModuleType] | None
+    load_promotion: Callable[[], ModuleType] | None
 
     def __init__(
         self,
@@ -96,6 +103,8 @@ class FrameworkInfo:
             "module": module,
             "namespace": namespace,
             "promotion": promotion,
+            "load_namespace": _loader(namespace),
+            "load_promotion": _loader(promotion),
             "array_classes": tuple(array_classes),
             "annotations": tuple(annotations),
             "types": tuple(types),
@@ -117,6 +126,18 @@ class FrameworkInfo:
 
     def __repr__(self) -> str:
         return f"<FrameworkInfo {self.name}>"
+
+
+def _loader(path: str) -> Callable[[], ModuleType] | None:
+    """Return what imports a module with a statement, which a tracer of Python code runs as any other.
+
+    ``importlib.import_module`` is closed to torch's.
+    """
+    if not all(part.isidentifier() for part in path.split(".")):
+        return None
+    scope: dict[str, Callable[[], ModuleType]] = {}
+    exec(f"def load():\n    import {path} as module\n    return module\n", scope)
+    return scope["load"]
 
 
 # The order is that of preference where several flavours share a device's memory.

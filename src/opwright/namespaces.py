@@ -5,7 +5,6 @@ A framework is never imported here: an array's class says which one it is, and t
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from opwright import catalogue
@@ -59,8 +58,8 @@ def array_namespace(*arrays: Any) -> Any:
         raise ArgumentError(layout("array_namespace needs one array at least", got="no array"))
     for name, (info, array) in found.items():
         if set(found) - {name} <= set(info.constants):
-            if info.namespace:
-                return import_module(info.namespace)
+            if info.load_namespace is not None:
+                return info.load_namespace()
             from array_api_compat import array_namespace as namespace_of
 
             return namespace_of(array)

@@ -33,7 +33,7 @@ def broadcast(shapes: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
         If it depends on sizes that are not known.
     """
     out: list[Any] = []
-    for column in range(1, max(map(len, shapes), default=0) + 1):
+    for column in range(1, max((0, *map(len, shapes))) + 1):
         size: Any = 1
         for shape in shapes:
             if column <= len(shape):

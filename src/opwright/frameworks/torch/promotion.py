@@ -46,7 +46,7 @@ def _kind_of_number(value: Any) -> int:
 
 def _of_number(kind: int) -> torch.dtype | None:
     default = torch.get_default_dtype()
-    return None if kind < 0 else (torch.bool, torch.int64, default, default.to_complex())[kind]
+    return None if kind < 0 else (torch.bool, torch.int64, default, _complex(default))[kind]
 
 
 def _joined(first: torch.dtype | None, second: Any) -> torch.dtype:
@@ -67,4 +67,9 @@ def _below(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype
         return higher or lower
     if _kind(lower) <= _kind(higher):
         return higher
-    return higher.to_complex() if higher.is_floating_point else torch.promote_types(higher, lower)
+    return _complex(higher) if higher.is_floating_point else torch.promote_types(higher, lower)
+
+
+def _complex(dtype: torch.dtype) -> torch.dtype:
+    """Return the complex dtype of a floating one; torch's tracer does not know ``dtype.to_complex``."""
+    return torch.promote_types(dtype, torch.complex32)
