@@ -116,7 +116,7 @@ def launching(stub):
         current_device=stub.get_current_device,
         current_stream=stub.get_current_stream,
         launch=torch_triton.launch,
-        busy=torch_triton.private.dispatch_modes,
+        busy=torch_triton.private.dispatch_mode_count,
     )
 
 

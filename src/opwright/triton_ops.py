@@ -120,12 +120,12 @@ def triton_op(
 def _kernels_in(fn: Callable[..., Any]) -> list[Any]:
     if find_spec("triton") is None:
         return []
-    from opwright.kernels.triton import kernels_in
+    from opwright.kernels.triton_reach import kernels_in
 
     return kernels_in(fn)
 
 
 def _interpreted() -> bool:
-    from opwright.kernels.triton import interpreting
+    from opwright.kernels.triton_reach import interpreting
 
     return interpreting()

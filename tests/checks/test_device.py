@@ -129,6 +129,12 @@ def _on_a_stream_of_its_own(x):
     return out
 
 
+def _nothing_while_captured(x):
+    import torch
+
+    return torch.zeros_like(x) if x.is_cuda and torch.cuda.is_current_stream_capturing() else x * 2
+
+
 def _on_the_cpu(ctx, grad):
     import torch
 
@@ -155,7 +161,10 @@ CASES = [
     (_synchronises, None, None, "OW1206", "the operator cannot be captured in a CUDA graph",
      "a call that can be captured in a CUDA graph", None,
      "correct the kernel, or declare the operator: tags=['cudagraph_unsafe']"),
-    (_on_a_stream_of_its_own, None, None, "OW1206", "the output of a replayed CUDA graph differs",
+    (_on_a_stream_of_its_own, None, None, "OW1206", "the operator cannot be captured in a CUDA graph",
+     "a call that can be captured in a CUDA graph", None,
+     "correct the kernel, or declare the operator: tags=['cudagraph_unsafe']"),
+    (_nothing_while_captured, None, None, "OW1206", "the output of a replayed CUDA graph differs",
      "2 at index (0,), as in a plain call", "0; 3 of 3 elements differ",
      "correct the kernel, or declare the operator: tags=['cudagraph_unsafe']"),
     (_double, None, _on_the_cpu, "OW1201", "the backward raises on cuda", "the gradient that it gives on cpu",

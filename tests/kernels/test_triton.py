@@ -23,6 +23,7 @@ from opwright.errors import (  # noqa: E402
 )
 from opwright.kernels import triton as wrapping  # noqa: E402
 from opwright.kernels.triton_analysis import verify  # noqa: E402
+from opwright.kernels.triton_reach import kernels_in  # noqa: E402
 
 FILE = kernels.__file__
 pytestmark = pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")
@@ -251,7 +252,7 @@ def test_kernels_that_a_function_may_launch_are_found():
     def outer(x):
         return inner(x)
 
-    assert {kernel.fn.__name__ for kernel in wrapping.kernels_in(outer)} == {"tuned", "add"}
+    assert {kernel.fn.__name__ for kernel in kernels_in(outer)} == {"tuned", "add"}
 
 
 # ----------------------------------------------------------------------------------- the interpreter

@@ -146,7 +146,7 @@ def _interpreted(probe: Probe) -> bool:
     """Return whether a kernel of the operator launches what Triton interprets."""
     if "triton" not in sys.modules:
         return False
-    from opwright.kernels.triton import runs_interpreted
+    from opwright.kernels.triton_reach import runs_interpreted
 
     return any(runs_interpreted(kernel.fn) for kernel in probe.record.enabled_kernels())
 

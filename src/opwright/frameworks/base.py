@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from opwright import catalogue, registry
 from opwright.errors import NoKernelError, RegistrationError, UnsupportedError, layout
 from opwright.keys import device_of
+from opwright.programs import NotAProgram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from opwright.overload import OpOverload
+    from opwright.programs import Program
     from opwright.rules.base import Rule
 
 RULE_KINDS = ("fake", "autograd", "jvp", "vmap", "autocast", "torch_dispatch", "functionalization")
@@ -222,6 +224,30 @@ class Framework(ABC):
         ``device`` is the index of its GPU, by default the current one; ``stream`` its raw handle.
         """
         return nullcontext()
+
+    def record_launches(
+        self,
+        function: Callable[[Sequence[Any]], Sequence[Any]],
+        inputs: Sequence[tuple[Any, str]],
+        device: str,
+    ) -> Program:
+        """Return what a function of arrays allocates, copies and launches, for a compiler to hold.
+
+        Parameters
+        ----------
+        function
+            Takes a list of arrays and returns a sequence of them.
+        inputs
+            Shape and standard dtype name of each array.
+        device
+            The device that they are on.
+
+        Raises
+        ------
+        NotAProgram
+            If it does anything else, or this framework cannot tell.
+        """
+        raise NotAProgram(f"{self.name} records no launches")
 
     def launching(self) -> Launching:
         """Return how this framework's arrays reach a launcher of kernels, such as Triton's."""

@@ -8,9 +8,8 @@
 
 from __future__ import annotations
 
-import inspect
 from copy import copy
-from types import CellType, MethodType
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from opwright import catalogue
@@ -29,10 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from opwright.frameworks.base import Launching
+    from opwright.programs import Launch
 
 INSTALL = "pip install 'opwright[triton]'"
-_EMPTY = CellType()
-_LIBRARIES = ("torch", "triton", "numpy", "jax", "cupy")  # whose modules hold no kernels of an author
 
 
 class Layers:
@@ -50,7 +48,7 @@ class Layers:
     """
 
     def __init__(self, kernel: Any) -> None:
-        autotuner, heuristics, jit, interpreted = _classes()
+        autotuner, heuristics, jit, interpreted = classes()
         self.kernel = kernel
         self.around: list[Any] = []
         self.inside: list[Any] = []
@@ -224,6 +222,12 @@ class Launcher:
 
         return written_arguments(self, given, is_array=is_array)
 
+    def as_data(self, *launch: Any) -> Launch:
+        """Return what a launch does; for the arguments see ``triton_programs.launch``."""
+        from opwright.kernels.triton_programs import launch as described
+
+        return described(self, *launch)
+
     def launching(self, values: Iterable[Any]) -> Launching | None:
         """Return how the first array among ``values`` reaches Triton; None where there is no array.
 
@@ -294,7 +298,7 @@ def _parameters(writes: Iterable[str]) -> tuple[str, ...]:
     return tuple(writes)
 
 
-def _classes() -> tuple[Any, Any, Any, Any]:
+def classes() -> tuple[Any, Any, Any, Any]:
     """Return Triton's classes of kernels: autotuner, heuristics, jit function, interpreted function."""
     try:
         from triton.runtime.autotuner import Autotuner, Heuristics
@@ -335,65 +339,3 @@ def _not_a_kernel(kernel: Any, inner: Any) -> RegistrationError:
             fix="put @triton.jit next to the function",
         )
     )
-
-
-def interpreting() -> bool:
-    """Return whether Triton runs kernels in its interpreter in this process."""
-    from triton import knobs
-
-    return bool(knobs.runtime.interpret)
-
-
-def kernels_in(function: Any) -> list[Any]:
-    """Return the Triton functions that a function may launch: those that its names lead to, and onwards.
-
-    Names are looked up in globals and closures, also those of the functions that it calls; what is only
-    known when it runs is not found.
-    """
-    _, _, jit, _ = _classes()
-    return [one for one in _launched(function) if isinstance(one, jit)]
-
-
-def runs_interpreted(function: Any) -> bool:
-    """Return whether a function may launch a kernel that Triton interprets."""
-    if not interpreting():
-        return False
-    *_, interpreted = _classes()
-    return any(isinstance(one, interpreted) for one in _launched(function))
-
-
-def _launched(function: Any) -> list[Any]:
-    autotuner, heuristics, jit, interpreted = _classes()
-    found: dict[int, Any] = {}
-    seen: set[int] = set()
-    stack = [function]
-    while stack:
-        one = stack.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, Launcher):
-            stack.append(one.kernel)
-        elif isinstance(one, (autotuner, heuristics)):
-            stack.append(one.fn)
-        elif isinstance(one, (jit, interpreted)):
-            found[id(one)] = one
-        elif inspect.isfunction(one):
-            stack += _reachable(one)
-    return list(found.values())
-
-
-def _reachable(function: Any) -> list[Any]:
-    """Return what the names in a function's code lead to."""
-    names: set[str] = set()
-    codes = [function.__code__]
-    while codes:
-        code = codes.pop()
-        names.update(code.co_names)
-        codes += [constant for constant in code.co_consts if inspect.iscode(constant)]
-    values = [function.__globals__[name] for name in names if name in function.__globals__]
-    for value in [*values]:
-        if inspect.ismodule(value) and value.__name__.partition(".")[0] not in _LIBRARIES:
-            values += [vars(value)[name] for name in names if name in vars(value)]
-    cells = (cell for cell in function.__closure__ or () if cell != _EMPTY)
-    return values + [cell.cell_contents for cell in cells]

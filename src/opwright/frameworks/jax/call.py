@@ -6,12 +6,13 @@ that a registration is never answered with a program that was made before it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opwright import registry
 from opwright.errors import UnsupportedError
 from opwright.frameworks.base import load, no_kernel
-from opwright.frameworks.jax import autograd, fake, vmap
+from opwright.frameworks.jax import autograd, fake, launches, vmap
 from opwright.frameworks.jax.arguments import (
     Template,
     as_user_output,
@@ -120,7 +121,10 @@ class Call(Computation):
         if kernel.flavour in ("jax", "array_api"):
             run = _named(record, kernel, run)
         generate = lean(record, kernel, self.template)
-        return Plan(record.qualname, kernel.flavour, run, kernel.source, impure, generate)
+        held = None
+        if device_type == "cuda" and launches.holds(record, kernel):
+            held = partial(launches.traceable, record, kernel, self.template)
+        return Plan(record.qualname, kernel.flavour, run, kernel.source, impure, generate, held)
 
     def target(self) -> Target | None:
         written = text(self.template)

@@ -51,6 +51,9 @@ class Plan:
         ``lean(plan, view, mapped=None)`` returns a body for XLA's buffers that is generated for this very
         call: inputs, then outputs, each made a NumPy array by ``view``; the kernel is called for each row of
         the inputs that are ``mapped``. None where there is only the general body.
+    held
+        ``held(operands, outputs)`` returns a function to trace that launches the body's Triton kernels
+        without the body, or None where it cannot; itself None where there is no such body.
     """
 
     title: str
@@ -59,6 +62,7 @@ class Plan:
     source: str
     impure: bool = False
     lean: Callable[..., Callable[..., None]] | None = None
+    held: Callable[[Sequence[Any], Sequence[Any]], Callable[..., list[Any]] | None] | None = None
 
     @property
     def inline(self) -> bool:

@@ -71,8 +71,11 @@ def takes_out(kernel: Kernel, schema: FunctionSchema) -> bool:
     )
 
 
-def apply(record: OpOverload, kernel: Kernel, template: Template) -> Apply:
-    """Return the function that runs a kernel on flat arrays: flat outputs, and their structure."""
+def apply(record: OpOverload, kernel: Kernel, template: Template, *, checked: bool = True) -> Apply:
+    """Return the function that runs a kernel on flat arrays: flat outputs, and their structure.
+
+    Where it is not ``checked``, nobody looks whether the kernel keeps to its schema: the arrays have no data.
+    """
     schema = record.schema
     static = in_flavour(schema, template, kernel.flavour)
     count = len(schema.positional)
@@ -81,10 +84,12 @@ def apply(record: OpOverload, kernel: Kernel, template: Template) -> Apply:
     into = takes_out(kernel, schema)
     mutated = [i for i, argument in enumerate(schema.arguments) if argument.is_write]
     functional = kernel.flavour == "jax" and bool(mutated)
-    unchecked = [0] if kernel.flavour in ("jax", "array_api") else state_of(record).unchecked
+    inline = kernel.flavour in ("jax", "array_api")
+    unchecked = [0] if inline or not checked else state_of(record).unchecked
     names = [f"argument {name}" for name in paths(schema, template)]
     fix = "write to a copy of it, or declare it in mutates_args"
-    inputs = inputs_of(f"kernel of {record.qualname}", kernel.source, kernel.flavour, names, fix)
+    title = f"kernel of {record.qualname}"
+    inputs = inputs_of(title, kernel.source, kernel.flavour, names, fix) if checked else None
     fn = kernel.fn
 
     def run(arrays: Sequence[Any], outs: Sequence[Any] | None = None) -> tuple[list[Any], tuple[Any, ...]]:

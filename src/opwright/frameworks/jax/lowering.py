@@ -1,8 +1,8 @@
 """The route of a computation into a compiled program, chosen while it is lowered.
 
 ``inlined`` for kernels that are traced; for host kernels ``tvm-ffi`` where that extra is installed and the
-dtypes allow, else ``buffer_callback``, else ``pure_callback``; for CUDA kernels ``buffer_callback`` on XLA's
-own stream.
+dtypes allow, else ``buffer_callback``, else ``pure_callback``; for the body of a ``triton_op`` XLA's own call
+of its kernels, where it can be had; for other CUDA kernels ``buffer_callback`` on XLA's own stream.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from opwright.errors import UnsupportedError, layout
-from opwright.frameworks.jax import callbacks, ffi
+from opwright.frameworks.jax import callbacks, ffi, launches
 from opwright.frameworks.jax.avals import canonical
 from opwright.frameworks.jax.kernels import takes_out
 
@@ -74,6 +74,9 @@ def traceable(
     chosen = route(plan, device_type, [aval.dtype for aval in (*operands, *outputs)], target)
     if chosen == "tvm-ffi" and target is not None:
         return ffi.through_target(target, plan.impure, shapes)
+    held = plan.held(operands, outputs) if plan.held is not None else None
+    if held is not None:
+        return held
     if export:
         raise callbacks.not_exportable(plan.title)
     if device_type == "cuda" and plan.flavour != "numpy":
@@ -121,7 +124,8 @@ def routes(record: OpOverload) -> dict[str, str]:
     """Return the route of an operator's kernel, and which kernel it is, for each device type that has one.
 
     What a host kernel's dtypes or static arguments rule out is not known here: such a call takes
-    ``buffer_callback`` where ``tvm-ffi`` is named.
+    ``buffer_callback`` where ``tvm-ffi`` is named, and where the launches of a body that are named cannot be
+    held by XLA.
     """
     found: dict[str, str] = {}
     for device_type in dict.fromkeys(PLATFORMS.values()):
@@ -132,6 +136,9 @@ def routes(record: OpOverload) -> dict[str, str]:
             chosen = "inlined"
         elif device_type == "cpu" and ffi.usable(()):
             chosen = "tvm-ffi"
+        elif device_type == "cuda" and launches.holds(record, kernel):
+            found[device_type] = f"{launches.TARGET}, no copies ({kernel.flavour}, {kernel.source})"
+            continue
         elif kernel.flavour == "numpy" and device_type != "cpu":
             chosen = "pure_callback"
         else:

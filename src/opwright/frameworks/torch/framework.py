@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from opwright.overload import OpOverload
+    from opwright.programs import Program
     from opwright.rules.base import Rule
 
 
@@ -134,6 +135,16 @@ class TorchFramework(Framework):
 
     def launching(self) -> Launching:
         return triton.launching()
+
+    def record_launches(
+        self,
+        function: Callable[[Sequence[Any]], Sequence[Any]],
+        inputs: Sequence[tuple[Any, str]],
+        device: str,
+    ) -> Program:
+        from opwright.frameworks.torch.launches import record
+
+        return record(function, inputs, device)
 
     def run_fake(self, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return fake_tensors.run_fake(rule, args, kwargs)

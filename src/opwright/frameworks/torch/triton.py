@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import sys
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from opwright.rules.decomposition import DecompositionRule
 
 _CLASSES = (torch.Tensor, torch.nn.Parameter)
+
+recorder: ContextVar[Callable[..., None] | None] = ContextVar("recorder", default=None)
+"""What notes launches instead of making them, where one is."""
 
 
 def launching() -> Launching:
@@ -46,6 +50,9 @@ def launching() -> Launching:
 
 def launch(launcher: Any, grid: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Trace a launch, or make it in Triton's own way with the tensors' device current."""
+    record = recorder.get()
+    if record is not None:
+        return record(launcher, grid, args, kwargs)
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
     without_data = any(type(one) not in _CLASSES or one.is_meta for one in tensors)
     if launcher.layers.interpreted:
