@@ -18,6 +18,7 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from opwright.frameworks.jax import experimental
 from opwright.frameworks.jax.avals import (
     arrays,
     is_inexact,
@@ -236,4 +237,5 @@ def _traced(*operands: Any, rule: Linear, saved: int) -> list[Any]:
 ad.primitive_jvps[_linear] = _jvp
 ad.primitive_transposes[_linear] = _transpose
 batching.fancy_primitive_batchers[_linear] = _batch
+experimental.add_jet(_linear)
 mlir.register_lowering(_linear, mlir.lower_fun(_traced, multiple_results=True))

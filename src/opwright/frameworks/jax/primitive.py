@@ -15,7 +15,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from opwright.errors import UnsupportedError, layout
-from opwright.frameworks.jax import private
+from opwright.frameworks.jax import experimental, private
 from opwright.frameworks.jax.callbacks import Plan, original_errors
 from opwright.frameworks.jax.execute import check_numbers, concrete, run_here
 from opwright.frameworks.jax.lowering import PLATFORMS, traceable
@@ -96,7 +96,9 @@ def primitive(name: str) -> Any:
         batching.fancy_primitive_batchers[made] = _batch
         for platform in PLATFORMS:
             mlir.register_lowering(made, partial(_lower, platform), platform=platform)
+        experimental.add_jet(made)
         made = _primitives.setdefault(name, made)
+    experimental.add_sparse(made)
     return made
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,29 @@ def device_of(sharding: Any) -> Any:
     """Return the device of a ``SingleDeviceSharding``."""
     device = getattr(sharding, "_device", None)
     return next(iter(sharding.device_set)) if device is None else device
+
+
+@cache
+def jet() -> Any:
+    """Return the module of ``jet``, or None where its table of rules is another than the one that is known.
+
+    Rules take and return plain Taylor coefficients where ``jet`` can be asked not to scale them.
+    """
+    try:
+        from jax.experimental import jet as found
+    except ImportError:
+        return None
+    known = all(hasattr(found, name) for name in ("jet_rules", "zero_series"))
+    return found if known and "factorial_scaled" in inspect.signature(found.jet).parameters else None
+
+
+def sparse_rules() -> list[Any]:
+    """Return the tables of rules of ``sparsify``, if somebody has imported its module: that takes long."""
+    module = sys.modules.get("jax.experimental.sparse.transform")
+    if module is None:
+        return []
+    tables = [getattr(module, name, None) for name in ("sparse_rules_bcoo", "sparse_rules_bcsr")]
+    return [table for table in tables if isinstance(table, dict)]
 
 
 def for_export(context: Any) -> bool:
