@@ -132,6 +132,19 @@ def test_torch_kernels_on_cupy_arrays_and_the_reverse(square, ns):
     torch.testing.assert_close(compiled(tensor), tensor * tensor + 1)
 
 
+def test_views_and_conjugated_tensors(ns):
+    @ow.custom_op(f"{ns}::same", mutates_args=())
+    def same(x: cupy.ndarray) -> cupy.ndarray:
+        return x + 0
+
+    x = torch.randn(8, dtype=torch.complex64, device="cuda")
+    torch.testing.assert_close(same(x), x)
+    torch.testing.assert_close(same(x[::2]), x[::2])
+    torch.testing.assert_close(same(x.conj()), x.conj())
+    torch.testing.assert_close(same(x.conj().imag), x.conj().imag)
+    assert same(x[:0]).shape == (0,)
+
+
 def test_a_cupy_kernel_writes_to_a_tensor(ns):
 
     @ow.custom_op(f"{ns}::fill", mutates_args=("out",))

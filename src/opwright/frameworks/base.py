@@ -33,6 +33,30 @@ READ_ONLY = "read-only"
 """What is said of an array that nobody may write to."""
 
 
+class Exported:
+    """An array on its way to a reader on the same stream, by DLPack: taken once, and nobody waits.
+
+    Parameters
+    ----------
+    capsule
+        DLPack's.
+    device
+        DLPack's device type, and the number of the device.
+    """
+
+    __slots__ = ("capsule", "device")
+
+    def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
+        self.capsule = capsule
+        self.device = device
+
+    def __dlpack__(self, **_options: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+
 class Launching:
     """How the arrays of one framework reach a launcher of kernels, such as Triton's.
 
@@ -121,6 +145,13 @@ class Framework(ABC):
     @abstractmethod
     def from_dlpack(self, array: Any) -> Any:
         """Return an array of this framework of any array that exports DLPack, of the same memory."""
+
+    def exported(self, array: Any) -> Any:
+        """Return what ``from_dlpack`` of a framework takes that queues its work on the array's own stream.
+
+        By default the array, whose own export may tell the reader to wait.
+        """
+        return array
 
     def not_lent(self, array: Any) -> str | None:
         """Return why no kernel of another flavour may write to an array's memory; None where one may."""

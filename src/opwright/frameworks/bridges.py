@@ -86,7 +86,10 @@ def _sharing(
     kernel: Kernel, framework: Framework, other: Framework, record: OpOverload | None
 ) -> Callable[..., Any]:
     """Return the function that runs a kernel on arrays of the same memory."""
-    fn, there, back = kernel.fn, crossing(framework, other), crossing(other, framework)
+    fn = kernel.fn
+    one_stream = type(framework).stream_of is not Framework.stream_of
+    there = crossing(framework, other, one_stream=one_stream)
+    back = crossing(other, framework, one_stream=one_stream)
     closes = framework.immutable or type(framework).not_lent is not Framework.not_lent
     mutates = record is not None and bool(record.schema.mutated)
     always = mutates and framework.immutable
@@ -230,10 +233,13 @@ def _returned(out: Any, pairs: Pairs, back: Callable[[Any], Any]) -> Any:
     return own[id(out)] if id(out) in own else back(out)
 
 
-def crossing(giver: Framework, taker: Framework, like: Any = None) -> Callable[[Any], Any]:
+def crossing(
+    giver: Framework, taker: Framework, like: Any = None, *, one_stream: bool = False
+) -> Callable[[Any], Any]:
     """Return the function that turns a giver's arrays into a taker's, in lists and tuples too.
 
-    NumPy arrays go to the device of the array ``like`` where one is given.
+    NumPy arrays go to the device of the array ``like`` where one is given. With ``one_stream`` the function
+    is called where both frameworks queue their work on one stream, if they can be told to.
     """
     one: Callable[[Any], Any]
     if like is not None:
@@ -242,6 +248,8 @@ def crossing(giver: Framework, taker: Framework, like: Any = None) -> Callable[[
         one = giver.to_numpy
     elif giver.flavour == "numpy":
         one = taker.from_numpy
+    elif one_stream and all(type(side).on_stream is not Framework.on_stream for side in (giver, taker)):
+        one = _without_waiting(giver, taker)
     else:
         one = taker.from_dlpack
 
@@ -257,3 +265,8 @@ def crossing(giver: Framework, taker: Framework, like: Any = None) -> Callable[[
         return one(value) if info is not None and info.name == giver.name else value
 
     return cross
+
+
+def _without_waiting(giver: Framework, taker: Framework) -> Callable[[Any], Any]:
+    """Return the function that turns a giver's array into a taker's, on one stream."""
+    return lambda array: taker.from_dlpack(giver.exported(array))

@@ -17,7 +17,7 @@ from opwright import modes
 from opwright.dtypes import as_dtype, is_floating
 from opwright.entry import first_array, table_key
 from opwright.errors import ArgumentError, layout
-from opwright.frameworks.base import Framework, Launching
+from opwright.frameworks.base import Exported, Framework, Launching
 from opwright.frameworks.bridges import bridge
 from opwright.frameworks.direct import Direct
 
@@ -185,6 +185,9 @@ class CuPyFramework(Framework):
 
     def from_dlpack(self, array: Any) -> Any:
         return cupy.from_dlpack(array)
+
+    def exported(self, array: Any) -> Any:
+        return Exported(array.__dlpack__(stream=-1), array.__dlpack_device__())
 
     def stream_of(self, array: Any) -> tuple[int, int] | None:
         if not isinstance(array, cupy.ndarray):

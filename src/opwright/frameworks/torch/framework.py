@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from opwright import registry
-from opwright.frameworks.base import Framework, Launching
+from opwright.frameworks.base import Exported, Framework, Launching
 from opwright.frameworks.torch import (
     define,
     fake_tensors,
@@ -118,7 +119,12 @@ class TorchFramework(Framework):
         return from_numpy(array).to(like.device)
 
     def from_dlpack(self, array: Any) -> Any:
-        return torch.from_dlpack(array)
+        return torch.from_dlpack(array.capsule if array.__class__ is Exported else array)
+
+    def exported(self, array: Any) -> Any:
+        if not array.is_cuda or array.is_conj() or array.is_neg() or array.requires_grad:
+            return array  # whose own export says why it cannot be exported
+        return Exported(torch.utils.dlpack.to_dlpack(array), array.__dlpack_device__())
 
     def writes(self, array: Any) -> int | None:
         return None if array.is_inference() else int(array._version)  # noqa: SLF001  (torch names no other)
@@ -128,6 +134,8 @@ class TorchFramework(Framework):
         return (device.index, private.cuda_stream(device.index)) if device.type == "cuda" else None
 
     def on_stream(self, device: int | None, stream: int) -> AbstractContextManager[Any]:
+        if device is not None and _is_current(device, stream):
+            return nullcontext()
         external: AbstractContextManager[Any] = torch.cuda.stream(
             torch.cuda.ExternalStream(stream, device=device)
         )
@@ -151,6 +159,12 @@ class TorchFramework(Framework):
 
     def convert(self, kind: str, value: Any) -> Any:
         return to_torch(kind, value)
+
+
+def _is_current(device: int, stream: int) -> bool:
+    """Return whether work is queued on a GPU's stream as it is."""
+    known = torch.cuda.is_initialized() and private.cuda_device() == device
+    return known and private.cuda_stream(device) == stream
 
 
 FRAMEWORK = TorchFramework()
