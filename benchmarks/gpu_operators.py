@@ -97,7 +97,7 @@ def rms_norm_case() -> Case:
     import rms_norm as example
     import torch
 
-    rows, width = 8192, 4096
+    rows, width = 32768, 4096
     half = {"device": "cuda", "dtype": torch.bfloat16}
     sets = [
         (

@@ -13,20 +13,21 @@ import numpy as np
 import opwright as ow
 
 SOURCE = r"""
-extern "C" __global__ void forward(const float* x, const float* y, float* out, long long n) {
+template <typename T> __global__ void forward(const T* x, const T* y, T* out, long long n) {
     long long i = (long long)blockDim.x * blockIdx.x + threadIdx.x;
-    if (i < n) out[i] = x[i] / (1.0f + expf(-x[i])) * y[i];
+    if (i < n) out[i] = x[i] / (T(1) + exp(-x[i])) * y[i];
 }
-extern "C" __global__ void backward(
-    const float* grad, const float* x, const float* y, float* grad_x, float* grad_y, long long n
+template <typename T> __global__ void backward(
+    const T* grad, const T* x, const T* y, T* grad_x, T* grad_y, long long n
 ) {
     long long i = (long long)blockDim.x * blockIdx.x + threadIdx.x;
     if (i >= n) return;
-    float s = 1.0f / (1.0f + expf(-x[i]));
+    T s = T(1) / (T(1) + exp(-x[i]));
     grad_y[i] = grad[i] * x[i] * s;
-    grad_x[i] = grad[i] * y[i] * s * (1.0f + x[i] * (1.0f - s));
+    grad_x[i] = grad[i] * y[i] * s * (T(1) + x[i] * (T(1) - s));
 }
 """
+TYPES = {"float32": "float", "float64": "double"}
 THREADS = 256
 
 
@@ -47,27 +48,34 @@ def gate_backward(grad: ow.Array, x: ow.Array, y: ow.Array) -> tuple[ow.Array, o
 if importlib.util.find_spec("cupy") is not None:
     import cupy
 
-    _module = cupy.RawModule(code=SOURCE)
+    _names = [f"{name}<{type_}>" for name in ("forward", "backward") for type_ in TYPES.values()]
+    _module = cupy.RawModule(code=SOURCE, options=("-std=c++14",), name_expressions=_names)
 
     def _launch(name: str, *arrays: cupy.ndarray) -> None:
         size = arrays[0].size
-        _module.get_function(name)(((size + THREADS - 1) // THREADS,), (THREADS,), (*arrays, np.int64(size)))
+        if size:
+            kernel = _module.get_function(f"{name}<{TYPES[arrays[0].dtype.name]}>")
+            kernel(((size + THREADS - 1) // THREADS,), (THREADS,), (*arrays, np.int64(size)))
+
+    def _computed_in(dtype: np.dtype) -> np.dtype:
+        """Return the dtype of the kernels for arrays of a dtype: that, or float32."""
+        return dtype if dtype.name in TYPES else np.dtype("float32")
 
     @gate.register_kernel("cuda")
     def _(x: cupy.ndarray, y: cupy.ndarray) -> cupy.ndarray:
-        x, y = (cupy.ascontiguousarray(array, dtype="float32") for array in (x, y))
+        dtype = x.dtype
+        x, y = (cupy.ascontiguousarray(array, dtype=_computed_in(dtype)) for array in (x, y))
         out = cupy.empty_like(x)
-        if x.size:
-            _launch("forward", x, y, out)
-        return out
+        _launch("forward", x, y, out)
+        return out.astype(dtype, copy=False)
 
     @gate_backward.register_kernel("cuda")
     def _(grad: cupy.ndarray, x: cupy.ndarray, y: cupy.ndarray) -> tuple[cupy.ndarray, cupy.ndarray]:
-        grad, x, y = (cupy.ascontiguousarray(array, dtype="float32") for array in (grad, x, y))
+        dtype = x.dtype
+        grad, x, y = (cupy.ascontiguousarray(array, dtype=_computed_in(dtype)) for array in (grad, x, y))
         grads = cupy.empty_like(x), cupy.empty_like(x)
-        if x.size:
-            _launch("backward", grad, x, y, *grads)
-        return grads
+        _launch("backward", grad, x, y, *grads)
+        return tuple(one.astype(dtype, copy=False) for one in grads)
 
 
 @gate.register_fake
