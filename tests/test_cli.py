@@ -444,9 +444,17 @@ def test_a_folder_is_checked_with_every_module_in_it(tmp_path):
             "op.register_fake(ow.empty_like)\nop.register_samples(lambda: [(np.ones(3),)])\n",
             "utf-8",
         )
-    command = [sys.executable, "-m", "opwright", "check", "folder", "--framework", "numpy"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "folder_cli::one" in done.stdout
-    assert "folder_cli::two" in done.stdout
-    assert "2 operators" in done.stdout
+    installed = tmp_path / "site" / "folder"  # a package of that name does not come before it
+    installed.mkdir(parents=True)
+    (installed / "__init__.py").write_text("raise ImportError('the wrong one')\n", "utf-8")
+    paths = [str(installed.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    for target in ("folder", f".{os.sep}folder{os.sep}"):
+        command = [sys.executable, "-m", "opwright", "check", target, "--framework", "numpy"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "folder_cli::one" in done.stdout
+        assert "folder_cli::two" in done.stdout
+        assert "2 operators" in done.stdout

@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from opwright import __version__, catalogue, registry
@@ -27,7 +28,6 @@ from opwright.report import PASSED, aligned, counted, summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from types import ModuleType
 
     from opwright.overload import OpOverload
     from opwright.report import Report
@@ -114,11 +114,16 @@ def split_target(text: str) -> tuple[str, str]:
 
 
 def import_target(text: str) -> ModuleType:
-    """Import a module by name, or a Python file by path; of a folder without ``__init__`` every module."""
+    """Import a module by name, or a Python file by path; of a folder without ``__init__`` every module.
+
+    A folder in the current one goes before a package of the same name that is installed.
+    """
     path = Path(text)
     try:
         if text.endswith(".py") or path.is_file():
             return _import_file(path)
+        if path.is_dir() and not (path / "__init__.py").exists() and any(path.glob("*.py")):
+            return _import_folder(path)
         sys.path.insert(0, str(Path.cwd()))
         return _import_module(text)
     except ModuleNotFoundError as error:
@@ -139,6 +144,16 @@ def _import_module(name: str) -> ModuleType:
     if getattr(module, "__file__", None) is None:  # a folder, or built in
         for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
             importlib.import_module(f"{name}.{found.name}")
+    return module
+
+
+def _import_folder(path: Path) -> ModuleType:
+    folder = path.resolve()
+    module = sys.modules[folder.name] = ModuleType(folder.name)
+    module.__path__ = [str(folder)]
+    sys.path.insert(0, str(folder.parent))
+    for found in pkgutil.iter_modules(module.__path__):
+        importlib.import_module(f"{folder.name}.{found.name}")
     return module
 
 
