@@ -39,7 +39,7 @@ TYPES = {
     "Scalar": (NUMBERS, [None, "1", "2.5"]),
     "int?": (INTS | st.none(), [None, "None", "3"]),
     "int[]": (_lists(INTS), [None, "[1, 2]"]),
-    "int[2]": (_lists(INTS, 2) | INTS, [None, "3"]),
+    "int[2]": (_lists(INTS, 2) | INTS.filter(lambda one: isinstance(one, int)), [None, "3"]),
     "float[]?": (_lists(NUMBERS) | st.none(), [None, "None", "[0.5]"]),
     "str[]": (_lists(TEXT), [None]),
 }

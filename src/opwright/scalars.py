@@ -162,10 +162,11 @@ def _refusing(convert: Callable[[str, Any], Any], name: str, value: Any) -> Any:
 
 def _of_list(type_: ListType, inner: Coercion) -> Coercion:
     size = type_.size
+    one = () if size is None else _FOR_ALL.get(str(type_.element), ())
 
     def coerce(value: Any) -> Any:
         if not isinstance(value, list | tuple):
-            if size is None or isinstance(value, str):
+            if size is None or not isinstance(value, one):
                 raise _Refused("must be a list")
             return [inner(value)] * size
         if size is not None and len(value) != size:
@@ -173,6 +174,13 @@ def _of_list(type_: ListType, inner: Coercion) -> Coercion:
         return [inner(element) for element in value]
 
     return coerce
+
+
+_FOR_ALL: dict[str, type] = {"int": int, "float": float}
+"""Of what class one number stands for all of a list of known length, by the elements' type: torch's rule.
+
+Torch has it for these two types alone: none for SymInt, nor for another library's numbers.
+"""
 
 
 def _as_tuple(inner: Coercion) -> Coercion:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -65,3 +67,80 @@ def test_which_values_are_mutated():
 def test_tensors_in_values():
     assert tensors_in([A, (B, None), 3]) == [A, B]
     assert tensors_in(None) == []
+
+
+# ------------------------------------------------------------------ one number for a list of known length
+
+TYPES = (
+    "int[2]",
+    "int[2]?",
+    "int[2] = 7",
+    "float[2]",
+    "float[2]?",
+    "SymInt[2]",
+    "SymInt[2]?",
+    "bool[2]",
+    "int[]",
+)
+ONES = (3, True, 2.5, 3.0, np.int64(3), np.float64(2.5), np.float32(2.5), torch.tensor(3), "3")
+
+
+def outcome(call, seen):
+    """Return what the kernel was called with, or that the call was refused."""
+    seen.clear()
+    try:
+        call()
+    except (RuntimeError, TypeError):
+        return "refused"
+    ((kind, values),) = seen
+    return kind, values and [(type(one), one) for one in values]
+
+
+@pytest.mark.parametrize("type_", TYPES)
+@pytest.mark.parametrize("keyword", [False, True])
+def test_one_number_for_a_list_is_taken_where_torch_takes_it(ns, type_, keyword):
+    name, _, default = type_.partition(" = ")
+    schema = f"(Tensor x, {'*, ' if keyword else ''}{name} k{'=' + default if default else ''}) -> Tensor"
+    seen = []
+
+    def kernel(x, k):
+        seen.append((type(k), k))
+        return x.clone()
+
+    def keyword_only(x, *, k):
+        return kernel(x, k)
+
+    fn = keyword_only if keyword else kernel
+    with torch.library._scoped_library(f"{ns}_reference", "DEF") as library:
+        library.define(f"f{schema}")
+        library.impl("f", fn, "CPU")
+        op = ow.custom_op(f"{ns}::f", fn, mutates_args=(), schema=schema, flavour="torch")
+        calls = (getattr(torch.ops, f"{ns}_reference").f, getattr(torch.ops, ns).f, op, getattr(ow.ops, ns).f)
+        x = torch.ones(2)
+        for value in (*ONES, [1, 0], (1, 1), None):
+            found = [
+                outcome(lambda f=f: f(x, k=value) if keyword else f(x, value), seen)  # noqa: B023
+                for f in calls
+            ]
+            assert found == [found[0]] * len(calls), value
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "jax"])
+def test_a_parameter_that_is_a_tuple_of_integers_takes_no_single_one(ns, kind):
+    if kind == "jax":
+        pytest.importorskip("jax", reason="needs jax")
+
+    @ow.custom_op(f"{ns}::f", mutates_args=())
+    def f(x: Tensor, k: tuple[int, int]) -> Tensor:
+        return x * k[1]
+
+    f.register_fake(lambda x, k: torch.empty_like(x))
+    asarray = {"numpy": np.asarray, "torch": torch.asarray}.get(kind) or __import__("jax").numpy.asarray
+    x = asarray([1.0, 2.0])
+    for _ in range(5):
+        assert f(x, (3, 2)).tolist() == [2, 4]
+        with pytest.raises(ow.errors.ArgumentError) as caught:
+            f(x, 3)
+        assert str(caught.value) == (
+            f"{ns}::f: argument k must be a list\n  expected: SymInt[2]\n  got: 3 of type int"
+        )
