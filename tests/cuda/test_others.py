@@ -139,6 +139,41 @@ def test_jax_arrays_on_torch_and_triton_kernels(ns):
     assert (jax.jit(lambda a: add(a, a * 2) + 1)(x) == 3 * x + 1).all()
 
 
+@pytest.mark.parametrize("flavour", ["dlpack", "cupy", "torch"])
+def test_jax_arrays_are_read_and_not_written_to(ns, flavour):
+    jax = pytest.importorskip("jax", reason="needs jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("jax finds no GPU")
+    if flavour == "cupy":
+        pytest.importorskip("cupy", reason="needs cupy")
+
+    def double(x):
+        array = torch.from_dlpack(x) if flavour == "dlpack" else x
+        if writing:
+            array *= 2
+            return Exported(array + 0) if flavour == "dlpack" else array + 0
+        return Exported(array * 2) if flavour == "dlpack" else array * 2
+
+    op = ow.custom_op(
+        f"{ns}::double", double, mutates_args=(), schema="(Tensor x) -> Tensor", flavour=flavour
+    )
+    op.register_fake(ow.empty_like, flavour="array_api")
+    for writing in (True, False):
+        for wrap in (lambda f: f, jax.jit):
+            x = jax.numpy.arange(3.0)
+            run = wrap(op)
+            for _ in range(5):
+                if writing:
+                    with pytest.raises(
+                        (ow.errors.AliasError, jax.errors.JaxRuntimeError),
+                        match=f"kernel of {op.name} wrote to argument x",
+                    ):
+                        run(x).block_until_ready()
+                else:
+                    assert run(x).tolist() == [0, 2, 4]
+                assert x.tolist() == [0, 1, 2]
+
+
 def test_the_device_of_the_tensors_is_current(ns):
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
