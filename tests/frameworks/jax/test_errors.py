@@ -47,9 +47,18 @@ def test_a_tracer_for_a_static_argument():
         "  expected: a value of type float that is known while tracing\n"
         "  got: a traced float32[]\n"
         "  to fix: make k a 0-d Tensor in the schema, or static in the transform "
-        "(jax.jit(..., static_argnames='k'))"
+        "(jax.jit(..., static_argnames='k')), or give it inside the function that JAX transforms"
     )
     np.testing.assert_array_equal(jax.jit(doubled, static_argnames="k")(X, k=3.0), X * 3)
+
+
+@pytest.mark.filterwarnings("ignore:.*no vmap rule")
+def test_a_transform_that_traces_defaults_too():
+    rows = jnp.stack([X, X])
+    with pytest.raises(errors.ArgumentError, match="or give it inside the function that JAX transforms"):
+        jax.vmap(jax.custom_batching.sequential_vmap(doubled))(rows)
+    inside = jax.vmap(jax.custom_batching.sequential_vmap(lambda x: doubled(x)))
+    np.testing.assert_array_equal(inside(rows), rows * 2)
 
 
 def test_a_tracer_in_a_static_list():
@@ -58,7 +67,7 @@ def test_a_tracer_in_a_static_list():
         "  expected: a value of type SymInt[] that is known while tracing\n"
         "  got: a traced int32[]\n"
         "  to fix: make sizes a 1-d Tensor in the schema, or static in the transform "
-        "(jax.jit(..., static_argnames='sizes'))"
+        "(jax.jit(..., static_argnames='sizes')), or give it inside the function that JAX transforms"
     )
 
 

@@ -140,7 +140,8 @@ class Splitter:
                 expected=f"a value of type {argument.type} that is known while tracing",
                 got=f"a traced {jax.typeof(value).str_short()}",
                 fix=f"make {argument.name} a {dims} Tensor in the schema, or static in the transform "
-                f"(jax.jit(..., static_argnames={argument.name!r}))",
+                f"(jax.jit(..., static_argnames={argument.name!r})), or give it inside the function that JAX "
+                "transforms",
             )
         )
 
