@@ -25,6 +25,35 @@ def test_flags_are_flipped_options_left_out_and_words_changed():
     assert titles(derived.flags(sample_of("reduce", x))) == ["how='mean'", "how='max'"]
 
 
+def test_numbers_become_others_and_axes_are_counted_from_the_other_end():
+    assert titles(derived.numbers(sample_of("logsumexp", x, 1))) == ["axis=-1", "axis=2"]
+    assert titles(derived.numbers(sample_of("logsumexp", x, -2))) == ["axis=0", "axis=-1"]
+    assert titles(derived.numbers(sample_of("chunks", x[0], 4))) == ["parts=5"]
+    assert titles(derived.numbers(sample_of("scale_", x, 0.5))) == ["k=0.45"]
+    assert titles(derived.numbers(sample_of("scale_", x, float("inf")))) == []
+    assert titles(derived.numbers(sample_of("full", [2, 3], 1.0))) == ["value=0.8"]
+    assert titles(derived.numbers(sample_of("cast", x, np.dtype("int64")))) == []
+
+
+def test_axes_of_equal_sizes_become_unequal():
+    (rows, columns) = derived.unequal(sample_of("mul", x[:, :3], x[:, :3]))
+    assert [rows.array(leaf).shape for leaf in rows.leaves()] == [(2, 3), (2, 3)]
+    assert [columns.array(leaf).shape for leaf in columns.leaves()] == [(3, 2), (3, 2)]
+    assert rows.title == "the given sample, axis 0 of (3, 3) shorter"
+    assert list(derived.unequal(sample_of("mul", x, x[0]))) == []
+
+
+def test_other_values_are_near_and_then_negated():
+    near, negated = derived.elsewhere(sample_of("mul", x, x))
+    for leaf in near.leaves():
+        factor = near.array(leaf) / x
+        assert 0.75 <= factor.min() < factor.max() <= 1.25
+        assert np.array_equal(negated.array(leaf), -near.array(leaf))
+    first, second = map(near.array, near.leaves())
+    assert not np.array_equal(first, second)
+    assert list(derived.elsewhere(sample_of("argmax", x.astype(int)))) == []
+
+
 def test_numbers_and_dtypes_with_nothing_to_do():
     assert titles(derived.no_ops(sample_of("scale_", x, 2.0))) == ["k=1.0", "k=0.0"]
     assert titles(derived.no_ops(sample_of("cast", x, np.dtype("int64")))) == ["dtype=dtype('float64')"]

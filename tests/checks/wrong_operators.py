@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import itertools
+import random
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -785,6 +787,18 @@ def keeps_the_first_of_a_shape(x: np.ndarray) -> np.ndarray:
 _scratch = {}
 
 
+@wrong("OW1004", "a call changes NumPy's global random generator", normal, rules=[("fake", like)])
+def seeds_the_global_generator(x: np.ndarray) -> np.ndarray:
+    np.random.seed(0)  # noqa: NPY002
+    return x + np.random.standard_normal(x.shape).astype(x.dtype)  # noqa: NPY002
+
+
+@wrong("OW1004", "a call changes Python's global random generator", normal, rules=[("fake", like)])
+def draws_and_does_not_use_it(x: np.ndarray) -> np.ndarray:
+    random.shuffle(list(x.flat))
+    return x * 2.0
+
+
 @registered("OW1003", "calls from several threads at once", vector, rules=[("fake", like)])
 def shares_its_scratch(x: np.ndarray) -> np.ndarray:
     _scratch["x"] = x
@@ -850,3 +864,120 @@ def sums_in_half(x: np.ndarray) -> np.ndarray:
     for column in x.T:
         total = total + column * x.dtype.type(10)
     return total
+
+
+# ------------------------------------------------------- right on the sample, wrong on other arguments
+
+
+def _summed(x: np.ndarray, axis: int) -> np.ndarray:
+    return np.asarray(x.sum(axis))
+
+
+def _shape_without(x, axis):
+    shape = list(x.shape)
+    del shape[axis]
+    return x.new_empty(shape)
+
+
+def _elsewhere(name, ids, words, kernel, *args, rules):
+    def fn(*values, **named):
+        return kernel(*values, **named)
+
+    fn.__name__, fn.__signature__ = name, inspect.signature(kernel, eval_str=True)
+    fn.__annotations__ = inspect.get_annotations(kernel, eval_str=True)
+    wrong(ids, words, *args, rules=rules)(fn)
+
+
+def _scaled(x: np.ndarray, k: float = 1.0) -> np.ndarray:
+    return np.sin(x) * k
+
+
+def _repeated(x: np.ndarray, count: int) -> np.ndarray:
+    return np.repeat(x, count, 0)
+
+
+def _summed_over(x: np.ndarray, axes: list[int]) -> np.ndarray:
+    return np.asarray(x.sum(tuple(axes)))
+
+
+def _gram(x: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(x.T) @ x
+
+
+def _magnitude(x: np.ndarray) -> np.ndarray:
+    return np.abs(x)
+
+
+def _mixed(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return x * np.sin(y)
+
+
+def _mean(x: np.ndarray, axis: int) -> np.ndarray:
+    return np.asarray(x.mean(axis))
+
+
+def _mean_setup(ctx, inputs, output):
+    ctx.x, ctx.axis = inputs[0].shape, inputs[1]
+
+
+def _mean_backward(ctx, grad):
+    return np.broadcast_to(np.expand_dims(grad, ctx.axis), ctx.x) / ctx.x[1], None
+
+
+def _mixed_backward(ctx, grad):
+    y, x = ctx.saved_tensors
+    return grad * np.sin(y), grad * x * np.cos(y)
+
+
+def _keep(ctx, x, k):
+    ctx.x, ctx.k = x, k
+
+
+def _maybe_weighted(x: np.ndarray, w: np.ndarray | None = None) -> np.ndarray:
+    return np.sin(x) if w is None else np.sin(x) * w
+
+
+def _maybe_setup(ctx, inputs, output):
+    x, w = inputs
+    ctx.save_for_backward(x, x * 0 if w is None else w)
+    ctx.weighted = w is not None
+
+
+def _maybe_backward(ctx, grad):
+    x, w = ctx.saved_tensors
+    return grad * np.cos(x) * w, grad * np.sin(x) if ctx.weighted else None
+
+
+DIFFERS = "differs from finite differences"
+_elsewhere("axis_from_the_front_in_the_fake", "OW201", "disagree on the shape", _summed, normal, 1,
+           rules=[("fake", lambda x, axis: x.new_empty(x.shape[:axis] + x.shape[axis + 1 :]))])  # fmt: skip
+_elsewhere("axes_from_the_front_in_the_fake", "OW201", "disagree on the shape", _summed_over, normal, [0],
+           rules=[("fake", lambda x, axes: x.new_empty([n for i, n in enumerate(x.shape) if i not in axes]))
+                  ])  # fmt: skip
+_elsewhere("count_of_the_sample_in_the_fake", "OW201", "disagree on the shape", _repeated, normal, 2,
+           rules=[("fake", lambda x, count: x.new_empty((2 * x.shape[0], x.shape[1])))])  # fmt: skip
+_elsewhere("square_in_the_fake", "OW201", "disagree on the shape", _gram, normal[:, :3],
+           rules=[("fake", lambda x: x.new_empty((x.shape[0], x.shape[0])))])  # fmt: skip
+_elsewhere("axis_from_the_end_in_vmap", "OW502", "differs from a loop", _summed, normal, -1,
+           rules=[("fake", _shape_without),
+                  ("vmap", lambda info, in_dims, x, axis: (np.moveaxis(x, in_dims[0], 0).sum(axis), 0))
+                  ])  # fmt: skip
+_elsewhere("default_in_vmap", "OW501", "differs from a loop", _scaled, normal,
+           rules=[("fake", like), ("vmap", lambda info, in_dims, x, k: (np.sin(x), in_dims[0]))])  # fmt: skip
+_elsewhere("default_in_the_backward", "OW301", DIFFERS, _scaled, normal,
+           rules=[("fake", like), autograd(lambda ctx, grad: (grad * np.cos(*ctx.saved_tensors), None))
+                  ])  # fmt: skip
+_elsewhere("default_in_jvp", "OW401", "differ from finite differences", _scaled, normal,
+           rules=[("fake", like), ("autograd", lambda ctx, grad: (grad * ctx.k * np.cos(ctx.x), None),
+                                   {"setup_context": lambda ctx, inputs, output: _keep(ctx, *inputs)}),
+                  ("jvp", lambda ctx, dx, k: dx * np.cos(ctx.x))])  # fmt: skip
+_elsewhere("default_in_another_kernel", "OW1101", "differs", _scaled, normal,
+           rules=[("fake", like), ("kernel", "cpu", lambda x, k=1.0: np.sin(x))])  # fmt: skip
+_elsewhere("square_in_the_backward", "OW301", DIFFERS, _mean, normal[:, :3], 0,
+           rules=[("fake", _shape_without), autograd(_mean_backward, _mean_setup)])  # fmt: skip
+_elsewhere("positive_in_the_backward", "OW301", DIFFERS, _magnitude, np.abs(normal),
+           rules=[("fake", like), autograd(lambda ctx, grad: grad * 1.0)])  # fmt: skip
+_elsewhere("equal_arguments_in_the_backward", "OW301", DIFFERS, _mixed, normal, normal,
+           rules=[("fake", like), autograd(_mixed_backward)])  # fmt: skip
+_elsewhere("an_option_in_the_backward", "OW301", DIFFERS, _maybe_weighted, normal, normal + 1,
+           rules=[("fake", like), autograd(_maybe_backward, _maybe_setup)])  # fmt: skip

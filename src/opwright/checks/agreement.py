@@ -118,10 +118,12 @@ def _kernels(probe: Probe) -> Iterator[Finding]:
                 f"the kernel for {kernel.where} ({kernel.flavour}) was not called: it is not installed"
             )
             continue
-        for sample in probe.samples:
+        for sample in (*probe.samples, *_arguments(probe)):
             outputs, error = attempt(_run_kernel, probe, kernel, other, sample)
+            if outputs is None and sample not in probe.samples:
+                continue
             probe.compared()
-            expected = probe.reference(sample).outputs
+            expected = _run(probe, sample).outputs
             name = f"{kernel.where} ({kernel.flavour}, {kernel.source})"
             against = f"as the kernel for {called.where} ({called.flavour}, {called.source}) gives"
             fix = "make the kernels compute the same"
@@ -207,7 +209,7 @@ def _reference(probe: Probe) -> Iterator[Finding]:
     other = adapter(name)
     variants = [one for sample in probe.samples for one in (sample, *_variants(probe, sample))]
     for sample in variants:
-        run = probe.reference(sample) if sample in probe.samples else probe.run(sample)
+        run = _run(probe, sample)
         values = Probe(probe.record, other, ()).values(sample)
         expected, error = attempt(_outputs, probe, rule.fn, other, values)
         if run.error is not None or expected is None:
@@ -229,7 +231,21 @@ def _variants(probe: Probe, sample: Sample) -> Iterator[Sample]:
     if not probe.quick:
         yield from derived.dtypes(sample)
         yield from derived.flags(sample)
+        yield from derived.numbers(sample)
         yield from derived.smaller(sample)
+
+
+def _run(probe: Probe, sample: Sample) -> Run:
+    """Return what the operator does on a sample; kept only for the author's, which last."""
+    return probe.reference(sample) if sample in probe.samples else probe.run(sample)
+
+
+def _arguments(probe: Probe) -> Iterator[Sample]:
+    """Yield the samples with another flag or number, where the operator accepts it."""
+    for sample in () if probe.quick else probe.samples:
+        for variant in (*derived.flags(sample), *derived.numbers(sample)):
+            if probe.run(variant).error is None:
+                yield variant
 
 
 def _frameworks(probe: Probe) -> Iterator[Finding]:
@@ -242,8 +258,8 @@ def _frameworks(probe: Probe) -> Iterator[Finding]:
     if first is probe.adapter or not probe.others:
         return
     theirs = Probe(probe.record, first, probe.samples, rtol=probe.rtol, atol=probe.atol)
-    for sample in probe.samples:
-        run, other = probe.reference(sample), theirs.run(sample)
+    for sample in (*probe.samples, *_arguments(probe)):
+        run, other = _run(probe, sample), theirs.run(sample)
         if other.error is not None:
             continue
         probe.compared()

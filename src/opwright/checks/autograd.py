@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from opwright.checks import backward, derived, numeric, second
 from opwright.checks.arrays import described, shown
 from opwright.checks.base import Law, attempt
-from opwright.checks.points import Point, point_at, points, why_not
+from opwright.checks.points import Point, other_points, point_at, points, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -114,6 +114,23 @@ def check(probe: Probe) -> Iterator[Finding]:
         return
     found = [finding for point in points(probe) for finding in _at(point)]
     yield from found or _other_dtypes(probe)
+    if not found and not probe.quick:
+        yield from _elsewhere(probe)
+
+
+def _elsewhere(probe: Probe) -> Iterator[Finding]:
+    """Yield the first gradient that is wrong with other flags, numbers, sizes or values."""
+    for point in other_points(probe):
+        grads, _ = attempt(point.pulled, point.weights)
+        for number, (leaf, grad) in enumerate((grads or {}).items()):
+            array = point.sample.array(leaf)
+            known = array * 0 if grad is None else grad
+            if getattr(known, "shape", None) != array.shape:
+                continue  # which the framework refuses
+            worst = _along_all(point, leaf, known, 200 + number)
+            if worst is not None and worst[0]:
+                yield _wrong_value(point, leaf, grad, worst)
+                return
 
 
 def _other_dtypes(probe: Probe) -> Iterator[Finding]:
@@ -215,9 +232,7 @@ def _values(point: Point, grads: Mapping[Leaf, Any]) -> Iterator[Finding]:
         known = np.zeros_like(array) if grad is None else grad
         whole = None
         if array.size > 1:
-            whole = _error(
-                point, leaf, known, " along a random direction", numeric.random_like(array, 100 + number)
-            )
+            whole = _along_all(point, leaf, known, 100 + number)
         right = whole is not None and whole[0] == 0
         errors = [
             _error(point, leaf, known, where, direction)
@@ -234,13 +249,24 @@ def _values(point: Point, grads: Mapping[Leaf, Any]) -> Iterator[Finding]:
             yield _wrong_value(point, leaf, grad, worst)
 
 
-def _error(point: Point, leaf: Leaf, known: Any, where: str, direction: Any) -> tuple[float, str, str] | None:
+def _along_all(point: Point, leaf: Leaf, known: Any, seed: int) -> tuple[float, str, str] | None:
+    """Return how far a gradient is from the slope along a random direction, as ``_error`` does.
+
+    None at a kink too: several elements may be at one, each on a side of its own.
+    """
+    direction = numeric.random_like(point.sample.array(leaf), seed)
+    return _error(point, leaf, known, " along a random direction", direction, smooth=True)
+
+
+def _error(
+    point: Point, leaf: Leaf, known: Any, where: str, direction: Any, *, smooth: bool = False
+) -> tuple[float, str, str] | None:
     """Return how far a gradient is from the slope along a direction, 0 where that is allowed, in words too.
 
     None where the slope cannot be measured.
     """
     slope = point.slope({leaf: direction})
-    if slope is None:
+    if slope is None or (smooth and slope.low != slope.high):
         return None
     point.probe.compared()
     ours = numeric.inner(direction, known)

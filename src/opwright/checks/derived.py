@@ -90,6 +90,52 @@ def no_ops(sample: Sample) -> Iterator[Sample]:
             yield from (sample.with_value(index, one) for one in sorted(others, key=str))
 
 
+def numbers(sample: Sample) -> Iterator[Sample]:
+    """Yield the sample with one other number: the same axis counted from the other end, or one near by."""
+    import math
+
+    ranks = sorted({sample.array(leaf).ndim for leaf in sample.leaves()})
+    for index, (argument, value) in enumerate(zip(sample.schema.arguments, sample.values, strict=True)):
+        if argument.has_tensors or argument.base in ("ScalarType", "Device", "Layout", "MemoryFormat"):
+            continue
+        several = [*value] if isinstance(value, list | tuple) else [value]
+        if several and all(type(one) is int for one in several):
+            for rank in ranks:
+                turned = [one - rank if one >= 0 else one + rank for one in several]
+                if all(-rank <= one < rank for one in [*several, *turned]):
+                    yield sample.with_value(index, turned if isinstance(value, list | tuple) else turned[0])
+        if type(value) is int:
+            yield sample.with_value(index, value + 1)
+        elif type(value) is float and math.isfinite(value):
+            yield sample.with_value(index, float(f"{0.7 * value + 0.1:.3g}"))  # from 0 to 1 it stays there
+
+
+def unequal(sample: Sample) -> Iterator[Sample]:
+    """Yield the sample with one axis shorter in all arrays of one shape that has axes of equal sizes."""
+    for shape in {sample.array(leaf).shape: None for leaf in sample.leaves()}:
+        for axis, size in enumerate(shape):
+            if size > 1 and shape.count(size) > 1:
+                cut = (slice(None),) * axis + (slice(0, size - 1),)
+                arrays = {leaf: sample.array(leaf)[cut].copy() for leaf in sample.leaves()
+                          if sample.array(leaf).shape == shape}  # fmt: skip
+                yield sample.with_arrays(arrays, f"axis {axis} of {shape} shorter")
+
+
+def elsewhere(sample: Sample) -> Iterator[Sample]:
+    """Yield the sample with other floating values: each changed by up to a quarter, then negated too."""
+    import numpy as np
+
+    random = np.random.default_rng(3)
+    arrays = {}
+    for leaf in sample.leaves():
+        array = sample.array(leaf)
+        if is_floating(array):
+            arrays[leaf] = np.asarray(array * random.uniform(0.75, 1.25, array.shape)).astype(array.dtype)
+    if arrays:
+        yield sample.with_arrays(arrays, "other values")
+        yield sample.with_arrays({leaf: -array for leaf, array in arrays.items()}, "other values, negated")
+
+
 def dtypes(sample: Sample, names: Iterable[str] = ("float32", "float64")) -> Iterator[Sample]:
     """Yield the sample with all its real floating arrays in another dtype."""
     real = [leaf for leaf in sample.leaves() if sample.array(leaf).dtype.kind == "f"]

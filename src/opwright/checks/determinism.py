@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
-from opwright.checks import derived
+from opwright.checks import derived, random_state
 from opwright.checks.arrays import difference
 from opwright.checks.base import RANDOM_TAGS, Law, Probe, Run, raised
 
@@ -40,6 +41,11 @@ EXPLANATIONS: Mapping[str, str] = {
         "Calls from several threads at once gave other results than one after another, or raised. The kernel "
         "shares a buffer or another state between calls; keep it local, or take a lock."
     ),
+    "OW1004": (
+        "The kernel draws from a global random generator, or seeds one, and is not declared random. Seeding "
+        "makes all later draws of the program repeat; drawing makes them depend on whether the operator was "
+        "called. Use a generator of its own: np.random.default_rng(seed), torch.Generator()."
+    ),
 }
 
 
@@ -52,7 +58,7 @@ def check(probe: Probe) -> Iterator[Finding]:
     if not probe.schema.returns and not probe.schema.mutated:
         probe.skip("the operator has no outputs")
         return
-    found = list(_repeated(probe))
+    found = list(_repeated(probe)) or list(_global_state(probe))
     yield from found
     if found or probe.quick:
         return
@@ -80,6 +86,24 @@ def _repeated(probe: Probe) -> Iterator[Finding]:
                     show=("print({call})", "print({call})"),
                 )
                 break
+
+
+def _global_state(probe: Probe) -> Iterator[Finding]:
+    """Yield where a call changes the state of a global random generator."""
+    for sample in probe.samples:
+        changed = random_state.changed(partial(probe.run, sample))
+        probe.compared()
+        if changed:
+            yield probe.finding(
+                "OW1004",
+                f"a call changes {' and '.join(changed)} global random generator",
+                sample=sample,
+                expected="the state that it had before the call",
+                got="another one",
+                fix="use a generator of its own, or declare the operator random: "
+                "tags='nondeterministic_seeded'",
+            )
+            return
 
 
 def _in_other_order(probe: Probe) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from opwright.checks import numeric
 from opwright.checks.arrays import shown
 from opwright.checks.base import Law, attempt, facts, line_of, raised
-from opwright.checks.points import Point, points, why_not
+from opwright.checks.points import Point, other_points, points, why_not
 from opwright.errors import ArgumentError, GradientError, MissingRuleError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def check(probe: Probe) -> Iterator[Finding]:
     if not given and "autograd" in probe.failed:
         probe.skip("tangents come from the backward: see autograd")
         return
+    found = False
     for point in points(probe):
         point.leaves = [leaf for leaf in point.leaves if not point.sample.argument(leaf).kwarg_only]
         if not point.leaves:
@@ -64,7 +65,44 @@ def check(probe: Probe) -> Iterator[Finding]:
                 f"the tangent is derived from the backward, and the outputs have over {DERIVED} elements"
             )
         else:
-            yield from _at(point)
+            for finding in _at(point):
+                found = True
+                yield finding
+    if given and not found and not probe.quick:
+        yield from _elsewhere(probe)
+
+
+def _elsewhere(probe: Probe) -> Iterator[Finding]:
+    """Yield the first tangents that are wrong with other flags, numbers, sizes or values."""
+    for point in other_points(probe):
+        point.leaves = [leaf for leaf in point.leaves if not point.sample.argument(leaf).kwarg_only]
+        directions = {
+            leaf: numeric.random_like(point.sample.array(leaf), 250 + i)
+            for i, leaf in enumerate(point.leaves)
+        }
+        returned, _ = attempt(_jvp, point, directions)
+        tangents = None if returned is None else point.flat([probe.to_numpy(one) for one in returned[1]])
+        pairs = zip(point.flat(point.run.outputs), tangents or (), strict=False)
+        if directions and tangents and all(t is None or t.shape == out.shape for out, t in pairs):
+            found = list(_total(point, directions, tangents, "arguments have tangents"))
+            yield from found
+            if found:
+                return
+
+
+def _jvp(point: Point, directions: Mapping[Leaf, Any]) -> Any:
+    """Return the outputs and their tangents, for tangents of some arrays."""
+    probe = point.probe
+    tangents: list[Any] = [
+        [None] * len(v) if isinstance(v, list | tuple) else None for v in point.sample.values
+    ]
+    for leaf, direction in directions.items():
+        array = probe.adapter.array(direction.copy())
+        if leaf.element is None:
+            tangents[leaf.argument] = array
+        else:
+            tangents[leaf.argument][leaf.element] = array
+    return probe.adapter.jvp(probe.record, probe.values(point.sample), tangents)
 
 
 def _at(point: Point) -> Iterator[Finding]:
@@ -81,9 +119,10 @@ def _at(point: Point) -> Iterator[Finding]:
     if len(point.leaves) > 1:
         for leaf in point.leaves:
             alone = {leaf: directions[leaf]}
-            tangents = yield from _tangents(point, alone, f"only {leaf.label} has a tangent")
+            case = f"only {leaf.label} has a tangent"
+            tangents = yield from _tangents(point, alone, case)
             if tangents is not None:
-                yield from _total(point, alone, tangents)
+                yield from _total(point, alone, tangents, case)
     zeros = {leaf: direction * 0 for leaf, direction in directions.items()}
     tangents = yield from _tangents(point, zeros, "the tangents are zero")
     for (index, _), tangent in zip(point.outputs, tangents or (), strict=False):
@@ -107,17 +146,8 @@ def _tangents(
 ) -> Generator[Finding, None, list[Any] | None]:
     """Yield what is wrong with a jvp; return the tangents of the outputs, or None where it raised."""
     probe = point.probe
-    tangents: list[Any] = [
-        [None] * len(v) if isinstance(v, list | tuple) else None for v in point.sample.values
-    ]
-    for leaf, direction in directions.items():
-        array = probe.adapter.array(direction.copy())
-        if leaf.element is None:
-            tangents[leaf.argument] = array
-        else:
-            tangents[leaf.argument][leaf.element] = array
     probe.compared()
-    returned, error = attempt(probe.adapter.jvp, probe.record, probe.values(point.sample), tangents)
+    returned, error = attempt(_jvp, point, directions)
     if returned is None:
         refused = isinstance(error, UnsupportedError) or (
             isinstance(error, MissingRuleError | ArgumentError) and probe.record.rule("jvp") is None
@@ -178,18 +208,19 @@ def _values(point: Point, directions: Mapping[Leaf, Any], tangents: Sequence[Any
                     return
 
 
-def _total(point: Point, directions: Mapping[Leaf, Any], tangents: Sequence[Any]) -> Iterator[Finding]:
-    """Yield where the weighted tangents differ from finite differences along a direction of one argument."""
+def _total(
+    point: Point, directions: Mapping[Leaf, Any], tangents: Sequence[Any], case: str
+) -> Iterator[Finding]:
+    """Yield where the weighted tangents differ from finite differences along a direction."""
     slope = point.slope(directions)
-    if slope is None:
+    if slope is None or slope.low != slope.high:  # several elements may be at a kink, each on its own side
         return
     point.probe.compared()
     ours = sum(numeric.inner(w, t) for w, t in zip(point.weights, tangents, strict=True) if t is not None)
     error = slope.distance(ours)
     if not error <= point.allowed(slope, *(t for t in tangents if t is not None)):
-        name = ", ".join(leaf.label for leaf in directions)
         expected = f"{shown(slope.value)}, by finite differences of the weighted outputs"
-        what = f"the tangents differ from finite differences where only {name} has a tangent"
+        what = f"the tangents differ from finite differences where {case}"
         yield _wrong(point, "OW401", what, (expected, f"{shown(ours)}, {shown(error)} away"))
 
 

@@ -147,6 +147,27 @@ def points(probe: Probe) -> Iterator[Point]:
             yield point
 
 
+def other_points(probe: Probe) -> Iterator[Point]:
+    """Yield calls with other flags, numbers, sizes or values that the kernel accepts, as points.
+
+    A backward or jvp rule may refuse them: nobody said that it is for all that the kernel takes.
+    """
+    for sample in probe.samples:
+        wide = derived.in_double(sample)
+        for derive in (derived.flags, derived.numbers, derived.unequal, derived.elsewhere):
+            for variant in derive(wide):
+                run = probe.run(variant)
+                point = None if run.error is not None else point_at(probe, variant, run)
+                if point is not None and point.dtype and all(map(_is_finite, point.flat(run.outputs))):
+                    yield point
+
+
+def _is_finite(array: Any) -> bool:
+    import numpy as np
+
+    return bool(np.isfinite(array).all())
+
+
 def point_at(probe: Probe, sample: Sample, run: Run) -> Point | None:
     """Return a call as a point, in whatever precision it is; None, with a note, where it has no gradient."""
     leaves = [one for one in sample.leaves() if is_floating(sample.array(one)) and sample.array(one).size]

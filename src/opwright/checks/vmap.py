@@ -10,6 +10,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from opwright.checks import derived
 from opwright.checks.base import Law, attempt, facts, line_of, raised
 from opwright.errors import OutputError
 from opwright.rules.autograd import new_values
@@ -120,6 +121,25 @@ def check(probe: Probe) -> Iterator[Finding]:
             yield from found
             if found and not probe.thorough:
                 break
+        else:
+            yield from _other_arguments(probe, sample, leaves)
+
+
+def _other_arguments(probe: Probe, sample: Sample, leaves: Sequence[Leaf]) -> Iterator[Finding]:
+    """Yield where another number or flag makes the operator under vmap another one than in a loop.
+
+    A rule may refuse what the kernel accepts by chance.
+    """
+    if probe.quick or probe.record.rule("vmap") is None:
+        return
+    for variant in (*derived.flags(sample), *derived.numbers(sample)):
+        left = [leaf for leaf in leaves if variant.values[leaf.argument] is not None]
+        case = Case("the batch axis is the first", (BATCH,), (dict.fromkeys(left, 0),))
+        if left and probe.run(variant).error is None:
+            found = list(_compared(probe, variant, case))
+            yield from (one for one in found if one.id != "OW504")
+            if found:
+                return
 
 
 def _cases(probe: Probe, sample: Sample, leaves: Sequence[Leaf]) -> Iterator[Case]:
