@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import frameworks.jax.example_operators
 from frameworks.jax.operators import KINDS
 from frameworks.jax.transforms import NEEDS, TRANSFORMS
 from opwright import register_kernel, registry
@@ -23,7 +24,8 @@ if importlib.util.find_spec("torch") is not None:
     import frameworks.jax.torch_operators  # noqa: F401  (it adds its rows)
 
 if jax.default_backend() == "gpu":  # host kernels raise there, unless their author allows the copies
-    for _record in [one for one in registry.records.values() if one.name.startswith("jaxm::")]:
+    _rows = ("jaxm::", "examples::", "demo::")
+    for _record in [one for one in registry.records.values() if one.name.startswith(_rows)]:
         _kernel = _record.select_kernel("numpy", "cpu")
         if _kernel is not None and _kernel.flavour == "numpy":
             register_kernel(_record.qualname, "cuda", _kernel.fn, flavour="numpy", copy=True)
