@@ -27,12 +27,26 @@ def test_flags_are_flipped_options_left_out_and_words_changed():
 
 def test_numbers_become_others_and_axes_are_counted_from_the_other_end():
     assert titles(derived.numbers(sample_of("logsumexp", x, 1))) == ["axis=-1", "axis=2"]
-    assert titles(derived.numbers(sample_of("logsumexp", x, -2))) == ["axis=0", "axis=-1"]
-    assert titles(derived.numbers(sample_of("chunks", x[0], 4))) == ["parts=5"]
+    assert titles(derived.numbers(sample_of("logsumexp", x, -2))) == ["axis=0", "axis=-1", "axis=-3"]
+    assert titles(derived.numbers(sample_of("chunks", x[0], 4))) == ["parts=5", "parts=3"]
     assert titles(derived.numbers(sample_of("scale_", x, 0.5))) == ["k=0.45"]
     assert titles(derived.numbers(sample_of("scale_", x, float("inf")))) == []
     assert titles(derived.numbers(sample_of("full", [2, 3], 1.0))) == ["value=0.8"]
     assert titles(derived.numbers(sample_of("cast", x, np.dtype("int64")))) == []
+
+
+def test_lists_become_longer():
+    (longer,) = derived.longer_lists(sample_of("cat", [x, 2 * x]))
+    assert longer.title == "the given sample, xs of 3 arrays"
+    assert [longer.array(leaf)[0, 0] for leaf in longer.leaves()] == [1.0, 2.0, 2.0]
+    assert list(derived.longer_lists(sample_of("mul", x, x))) == []
+
+
+def test_dtypes_become_other_floating_ones():
+    assert titles(derived.other_dtypes(sample_of("cast", x, np.dtype("int64")))) == ["dtype=dtype('float64')"]
+    assert titles(derived.other_dtypes(sample_of("cast", x, np.dtype("float64")))) == [
+        "dtype=dtype('float32')"
+    ]
 
 
 def test_axes_of_equal_sizes_become_unequal():

@@ -981,3 +981,25 @@ _elsewhere("equal_arguments_in_the_backward", "OW301", DIFFERS, _mixed, normal, 
            rules=[("fake", like), autograd(_mixed_backward)])  # fmt: skip
 _elsewhere("an_option_in_the_backward", "OW301", DIFFERS, _maybe_weighted, normal, normal + 1,
            rules=[("fake", like), autograd(_maybe_backward, _maybe_setup)])  # fmt: skip
+
+
+def _joined(xs: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(xs)
+
+
+def _converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return x.astype(dtype)
+
+
+def _first_rows(x: np.ndarray, count: int) -> np.ndarray:
+    rows = x * 1.0
+    rows[:count] *= 2
+    return rows
+
+
+_elsewhere("two_arrays_in_the_fake", "OW201", "disagree on the shape", _joined, [normal, normal],
+           rules=[("fake", lambda xs: xs[0].new_empty((2 * xs[0].shape[0], *xs[0].shape[1:])))])  # fmt: skip
+_elsewhere("one_dtype_in_the_fake", "OW202", "disagree on the dtype", _converted, normal, np.dtype("float32"),
+           rules=[("fake", lambda x, dtype: ow.empty_like(x, dtype="float32"))])  # fmt: skip
+_elsewhere("all_rows_in_the_backward", "OW301", DIFFERS, _first_rows, normal, 3,
+           rules=[("fake", like), autograd(lambda ctx, grad: (2 * grad, None))])  # fmt: skip

@@ -6,6 +6,7 @@ An operator need not accept a derived sample; where it raises on one, that sampl
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from opwright.checks.arrays import LAYOUTS, has_other_layout, is_floating
@@ -105,9 +106,30 @@ def numbers(sample: Sample) -> Iterator[Sample]:
                 if all(-rank <= one < rank for one in [*several, *turned]):
                     yield sample.with_value(index, turned if isinstance(value, list | tuple) else turned[0])
         if type(value) is int:
-            yield sample.with_value(index, value + 1)
+            yield from (
+                sample.with_value(index, one) for one in (value + 1, value - 1) if one > 0 or value < 0
+            )
         elif type(value) is float and math.isfinite(value):
             yield sample.with_value(index, float(f"{0.7 * value + 0.1:.3g}"))  # from 0 to 1 it stays there
+
+
+def longer_lists(sample: Sample) -> Iterator[Sample]:
+    """Yield the sample with the last array of one list twice."""
+    for index, (argument, value) in enumerate(zip(sample.schema.arguments, sample.values, strict=True)):
+        if argument.is_tensor_list and value and value[-1] is not None and not argument.is_write:
+            values = (*sample.values[:index], [*value, value[-1].copy()], *sample.values[index + 1 :])
+            title = f"{sample.title}, {argument.name} of {len(value) + 1} arrays"
+            yield replace(sample, title=title, values=values, base=values, steps=(), origin="")
+
+
+def other_dtypes(sample: Sample) -> Iterator[Sample]:
+    """Yield the sample with another floating dtype for one argument that is a dtype."""
+    import numpy as np
+
+    for index, (argument, value) in enumerate(zip(sample.schema.arguments, sample.values, strict=True)):
+        if argument.base == "ScalarType" and type(value).__module__.startswith("numpy"):
+            name = "float32" if np.dtype(value) == np.float64 else "float64"
+            yield sample.with_value(index, np.dtype(name))
 
 
 def unequal(sample: Sample) -> Iterator[Sample]:

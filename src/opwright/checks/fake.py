@@ -84,10 +84,11 @@ def check(probe: Probe) -> Iterator[Finding]:
             run = probe.run(variant)
             if run.error is None:
                 yield from _compared(probe, variant, run)
-        for variant in (*derived.numbers(sample), *derived.unequal(sample)):
-            run = probe.run(variant)
-            if run.error is None:  # the kernel may accept by chance what the fake rejects
-                yield from _compared(probe, variant, run, may_raise=True)
+        for derive in (derived.numbers, derived.unequal, derived.longer_lists, derived.other_dtypes):
+            for variant in derive(sample):
+                run = probe.run(variant)
+                if run.error is None:  # the kernel may accept by chance what the fake rejects
+                    yield from _compared(probe, variant, run, may_raise=True)
         yield from _other_data(probe, sample, faked)
         if probe.thorough:
             yield from _parity(probe, sample)

@@ -154,7 +154,8 @@ def other_points(probe: Probe) -> Iterator[Point]:
     """
     for sample in probe.samples:
         wide = derived.in_double(sample)
-        for derive in (derived.flags, derived.numbers, derived.unequal, derived.elsewhere):
+        others = derived.flags, derived.numbers, derived.longer_lists, derived.unequal, derived.elsewhere
+        for derive in others:
             for variant in derive(wide):
                 run = probe.run(variant)
                 point = None if run.error is not None else point_at(probe, variant, run)
