@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 SCRIPTS = (("triton_launches.py",), ("gpu_operators.py",), ("torch_calls.py", "--device", "cuda"))
-WORKERS = 6
+WORKERS = min(12, max(1, (os.cpu_count() or 2) // 2))
 """Processes that share the matrix of JAX, where pytest-xdist is installed."""
 
 
@@ -72,24 +72,28 @@ def main() -> int:
         return 0
     name = torch.cuda.get_device_name()
     count = torch.cuda.device_count()
-    lines = [f"{dt.datetime.now(dt.UTC).date().isoformat()}, {count} x {name}", versions(), ""]
+    lines: list[str] = []
+
+    def add(*more: str) -> None:
+        lines.extend(more)
+        print("\n".join(more), flush=True)
+
+    add(f"{dt.datetime.now(dt.UTC).date().isoformat()}, {count} x {name}", versions(), "")
     status = 0
     for what, command in tests().items():
         code, output = run(*command)
         status = status or code
         failed = [line for line in output if line.startswith(("FAILED", "ERROR"))]
-        lines += [f"{what}: {output[-1].strip('= ')}", *failed]
         if code:
             print("\n".join(output))
+        add(f"{what}: {output[-1].strip('= ')}", *failed)
     for script, *arguments in SCRIPTS:
         code, output = run(str(HERE / script), *arguments)
         status = status or code
-        lines += ["", " ".join([script, *arguments]), *(output if not code else output[-15:])]
-    text = "\n".join(lines)
-    print(text)
+        add("", " ".join([script, *arguments]), *(output if not code else output[-15:]))
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "results"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"gpu-{name.lower().replace(' ', '-')}-x{count}.txt").write_text(text + "\n")
+    (folder / f"gpu-{name.lower().replace(' ', '-')}-x{count}.txt").write_text("\n".join(lines) + "\n")
     return status
 
 
