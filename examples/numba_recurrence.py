@@ -11,7 +11,7 @@ import numpy as np
 import opwright as ow
 
 
-@numba.njit(cache=True)
+@numba.njit
 def steps(x: np.ndarray, decay: np.ndarray) -> np.ndarray:
     """Run the recurrence over ``x`` (rows, steps) with ``decay`` (rows, steps)."""
     out = np.empty_like(x)

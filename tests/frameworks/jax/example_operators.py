@@ -88,6 +88,10 @@ FIRST_ORDER = dict.fromkeys(
 )
 """What needs a derivative of the backward, where that is a kernel of its own."""
 
+NO_POLICY = {
+    "checkpoint_with_policy": "JAX itself rounds nothing complex: reduce_precision refuses the spectrum"
+}
+
 ROWS = (
     ("fft_convolution", "fft_convolution", (), convolved, (GRID, OTHER), ()),
     ("numba_recurrence", "recurrence", ("numba",), recurred, (GRID, OTHER), ()),
@@ -106,7 +110,8 @@ def add(module, name, reference, args, constants):
         lambda *arrays: (reference(*arrays),),
         *args,
         fn=lambda *arrays: (operator(*arrays, *map(jnp.asarray, constants)),),
-        refuses=FIRST_ORDER if name in {"rms_norm", "cross_entropy"} else None,
+        refuses=FIRST_ORDER if name in {"rms_norm", "cross_entropy", "gate"} else None,
+        skips=NO_POLICY if name == "fft_convolution" else None,
     )
 
 

@@ -141,8 +141,10 @@ def waits(record: OpOverload, values: Sequence[Any]) -> Exception | None:
     args, kwargs = call_arguments(record, values)
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that this mode is new
+            torch.cuda.set_sync_debug_mode("error")
         record.operator(*args, **kwargs)
     except RuntimeError as error:
         if "synchroniz" not in str(error):

@@ -23,7 +23,7 @@ from opwright.frameworks.jax.call import Call
 from opwright.frameworks.jax.callbacks import Plan, on_numpy
 from opwright.frameworks.jax.execute import concrete, run_here
 from opwright.frameworks.jax.kernels import apply
-from opwright.frameworks.jax.primitive import default_device_type, device_type_of
+from opwright.frameworks.jax.primitive import default_device_type, device_type_of, device_type_of_call
 from opwright.outputs import is_one, same_objects
 from opwright.rules.autograd import new_values
 
@@ -75,6 +75,11 @@ def device_type(array: Any) -> str:
     return default_device_type()
 
 
+def _device_type_of_call(arrays: Sequence[Any]) -> str:
+    traced = any(not isinstance(one, jax.Array) or isinstance(one, jax.core.Tracer) for one in arrays)
+    return default_device_type() if traced else device_type_of_call(arrays)
+
+
 def cast(array: Any, dtype: str) -> Any:
     """Return a floating array as another dtype, any other as it is."""
     if not jax.dtypes.issubdtype(array.dtype, np.floating):
@@ -111,7 +116,7 @@ def _all_concrete(arrays: Sequence[Any]) -> bool:
 
 def _run_silent(call: Call, arrays: Sequence[Any]) -> None:
     """Run an operator without outputs, whose kernel is called for what it does."""
-    plan = call.plan(device_type(arrays[0]) if arrays else default_device_type())
+    plan = call.plan(_device_type_of_call(arrays))
     if plan.inline:
         plan.compute(arrays, None)
         return
@@ -140,7 +145,7 @@ def _run_untraced(call: Call, arrays: Sequence[Any]) -> Any:
                 fix="return a 0-d array, or call it outside of jax.jit and every other transform",
             )
         )
-    kernel = call.kernel(device_type(arrays[0]) if arrays else default_device_type())
+    kernel = call.kernel(_device_type_of_call(arrays))
     run = apply(record, kernel, call.template)
     found: list[tuple[Any, ...]] = []
 

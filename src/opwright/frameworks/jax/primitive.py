@@ -7,7 +7,7 @@ everything static in them, so that JAX never takes one for another (1, 1.0 and T
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -150,10 +150,29 @@ def default_device_type() -> str:
     return "cuda" if platform in ("gpu", "cuda", "rocm") else str(platform)
 
 
+@cache
+def _on_one_platform() -> bool:
+    """Return whether arrays can be on the CPU alone."""
+    return jax.default_backend() == "cpu"
+
+
+def device_type_of_call(arrays: Sequence[Any]) -> str:
+    """Return the device type that a call of concrete arrays runs on: that of a committed one, if any is."""
+    if not arrays:
+        return default_device_type()
+    if not _on_one_platform():
+        committed = next((array for array in arrays if array.committed), None)
+        if committed is not None:
+            return device_type_of(committed)
+        if jax.config.jax_default_device is not None:
+            return default_device_type()
+    return device_type_of(arrays[0])
+
+
 def _run(*arrays: Any, call: Computation) -> list[Any]:
     """Run a computation on concrete arrays."""
     arrays = tuple(concrete(arrays))
-    plan = call.plan(device_type_of(arrays[0]) if arrays else default_device_type())
+    plan = call.plan(device_type_of_call(arrays))
     outs = run_here(plan, arrays)
     return _run_compiled(plan, arrays, call) if outs is None else outs
 
