@@ -30,6 +30,10 @@ EXACT: dict[str, tuple[type, ...]] = {
 """The classes that need no coercion, by schema type."""
 
 
+class _GradientLost(Exception):  # noqa: N818  (a signal, as the next one)
+    """A value carries a gradient, which a number cannot."""
+
+
 class _Refused(Exception):  # noqa: N818  (a signal inside this module, never an error of a caller)
     """A value does not fit; the reason is its text."""
 
@@ -60,6 +64,8 @@ def coercion(qualname: str, argument: Argument, convert: Callable[[str, Any], An
     def coerce(value: Any) -> Any:
         try:
             return inner(value)
+        except _GradientLost:
+            raise gradient_lost(qualname, argument) from None
         except _Refused as reason:
             kind = ArgumentValueError if argument.choices is not None else ArgumentError
             raise kind(
@@ -71,6 +77,19 @@ def coercion(qualname: str, argument: Argument, convert: Callable[[str, Any], An
             ) from None
 
     return coerce
+
+
+def gradient_lost(qualname: str, argument: Argument) -> ArgumentError:
+    """Return the error for a value whose gradient a number would not carry."""
+    name = argument.name
+    return ArgumentError(
+        layout(
+            f"{qualname}: argument {name} is a number, and a tensor that requires a gradient was given: its "
+            "gradient would be lost",
+            expected=expected(argument),
+            fix=f"declare argument {name} as a Tensor, or pass {name}.item() or {name}.detach()",
+        )
+    )
 
 
 def coercion_lines(argument: Argument, coerce: str, add: Callable[[str, Any], str]) -> list[str]:
@@ -225,6 +244,9 @@ def _number(value: Any) -> Any:
         if isinstance(value, number):
             return number(value)
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        # Of what is computed from it: False where gradients are off.
+        if getattr(value, "requires_grad", False) and (-value).requires_grad:
+            raise _GradientLost
         number = value.item()
         if isinstance(number, bool | int | float | complex):
             return number

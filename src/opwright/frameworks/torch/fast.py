@@ -23,6 +23,7 @@ from opwright.frameworks import base
 from opwright.frameworks.torch import guards, private
 from opwright.frameworks.torch.entries import DIFFERENTIATE, Entries
 from opwright.frameworks.torch.lowered import lowered_of
+from opwright.frameworks.torch.scalars import refusing, unless_traced
 from opwright.keys import DEFAULT, IMPLICIT, device_of
 from opwright.outputs import is_one, same_objects
 from opwright.scalars import coercion, coercion_lines
@@ -149,7 +150,7 @@ class _Source:
     def slow(self) -> Callable[..., Any]:
         """The call through torch's dispatcher, scalars coerced as the direct call coerces them."""
         names = Names(self.schema)
-        lines = self._coercions(names, _unless_traced)
+        lines = self._coercions(names, unless_traced)
         if not lines:
             return self.native
         lines.append(f"return {names.add('native', self.native)}({self.flat})")
@@ -177,11 +178,12 @@ class _Source:
         ]
         return compile_function(f"{self.schema.qualname} on torch", "call", self.flat, body, self.names)
 
-    def _coercions(self, names: Names, wrap: Callable[[Any], Any] = lambda coerce: coerce) -> list[str]:
+    def _coercions(self, names: Names, wrap: Callable[..., Callable[[Any], Any]] = refusing) -> list[str]:
         lines: list[str] = []
         for argument in self.schema.arguments:
             if not argument.has_tensors:
-                coerce = wrap(coercion(self.record.qualname, argument, self.framework.convert))
+                qualname = self.record.qualname
+                coerce = wrap(qualname, argument, coercion(qualname, argument, self.framework.convert))
                 lines += coercion_lines(argument, names.add("coerce_" + argument.name, coerce), names.add)
         return lines
 
@@ -299,19 +301,3 @@ class _Source:
             item = out if is_one(self.record) else f"{out}[{index}]"
             lines.append(f"if {item} is not {name}: {check}")
         return [*lines, f"return {out}"]
-
-
-_TRACED = (torch.SymInt, torch.SymFloat, torch.SymBool, Tensor)
-
-
-def _unless_traced(coerce: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a coercion that leaves to torch what may stand for a number that is not known yet."""
-
-    def symbolic(value: Any) -> Any:
-        if isinstance(value, _TRACED):
-            return value
-        if isinstance(value, list | tuple) and any(isinstance(one, _TRACED) for one in value):
-            return value
-        return coerce(value)
-
-    return symbolic
