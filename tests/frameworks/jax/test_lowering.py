@@ -129,6 +129,47 @@ def test_a_route_takes_what_it_can(route):
     np.testing.assert_array_equal(jax.jit(op)(x), np.conj(x))
 
 
+PACKED = ["int2", "uint2", "int4", "uint4", "float4_e2m1fn"]
+"""Dtypes of which XLA keeps several elements in each byte."""
+
+
+@pytest.mark.parametrize("dtype", PACKED)
+def test_elements_narrower_than_a_byte(dtype, route):
+    name = f"{dtype}_{route.replace('-', '_')}"
+
+    @ow.custom_op(f"jaxl::back_{name}", mutates_args=())
+    def back(x: np.ndarray, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return x[::-1].astype(like.dtype), x[::-1].astype(np.float32)
+
+    back.register_fake(lambda x, like: (ow.empty_like(like), x.new_empty(x.shape, dtype="float32")))
+
+    @ow.custom_op(f"jaxl::back_in_place_{name}", mutates_args={"x"})
+    def back_(x: np.ndarray) -> None:
+        x[...] = x[::-1].copy()
+
+    def in_place(x):
+        ref = jax.new_ref(x)
+        back_(ref)
+        return ref[...]
+
+    wide = jnp.asarray([0.0, 1.0, 1.0])
+    x = wide.astype(dtype)
+    assert re.search(TARGETS["pure_callback"], jax.jit(back).lower(x, x).as_text())
+    calls = [
+        lambda: back(x, x),
+        lambda: back(x, wide),
+        lambda: back(wide, x),
+        lambda: (in_place(x), back_(x)),
+    ]
+    calls.append(lambda: jax.lax.scan(lambda c, x: (c, back(x, x)[0]), 0, jnp.stack([x, x]))[1])
+    for call in calls:
+        for one in jax.tree.leaves(jax.jit(call)()):
+            np.testing.assert_array_equal(one.astype(np.float32), np.broadcast_to([1, 1, 0], one.shape))
+    with pytest.warns(NoVmapRuleWarning):
+        rows, _ = jax.jit(jax.vmap(back))(jnp.stack([x, x]), jnp.stack([x, x]))
+    np.testing.assert_array_equal(rows.astype(np.float32), [[1, 1, 0]] * 2)
+
+
 def test_failures_on_every_route(route):
     @ow.custom_op(f"jaxl::failing_{route.replace('-', '_')}", mutates_args=())
     def failing(x: np.ndarray) -> np.ndarray:

@@ -33,6 +33,17 @@ def is_complex(aval: Any) -> bool:
     return bool(jax.dtypes.issubdtype(aval.dtype, np.complexfloating))
 
 
+def is_packed(dtype: Any) -> bool:
+    """Return whether elements of a dtype are narrower than a byte, several in each byte of XLA's buffers."""
+    if jax.dtypes.issubdtype(dtype, np.integer):
+        return bool(jax.numpy.iinfo(dtype).bits < _BYTE)
+    return bool(jax.dtypes.issubdtype(dtype, np.floating) and jax.numpy.finfo(dtype).bits < _BYTE)
+
+
+_BYTE = 8
+"""Bits."""
+
+
 def is_live(tangent: Any) -> bool:
     """Return whether a tangent may be other than zero."""
     return type(tangent) is not ad.Zero and tangent.dtype != FLOAT0

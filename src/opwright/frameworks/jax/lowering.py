@@ -2,7 +2,8 @@
 
 ``inlined`` for kernels that are traced; for host kernels ``tvm-ffi`` where that extra is installed and the
 dtypes allow, else ``buffer_callback``, else ``pure_callback``; for the body of a ``triton_op`` XLA's own call
-of its kernels, where it can be had; for other CUDA kernels ``buffer_callback`` on XLA's own stream.
+of its kernels, where it can be had; for other CUDA kernels ``buffer_callback`` on XLA's own stream. XLA
+packs elements that are narrower than a byte, NumPy does not: these take ``pure_callback``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import jax
 
 from opwright.errors import UnsupportedError, layout
 from opwright.frameworks.jax import callbacks, ffi, launches
-from opwright.frameworks.jax.avals import canonical
+from opwright.frameworks.jax.avals import canonical, is_packed
 from opwright.frameworks.jax.kernels import takes_out
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def route(plan: Plan, device_type: str, dtypes: Sequence[Any], target: ffi.Targe
         return "pure_callback"  # its author allowed copies, or it were not chosen
     if device_type == "cpu" and target is not None and ffi.usable(dtypes):
         return "tvm-ffi"
-    if device_type in ("cpu", "cuda") and callbacks.has_buffers():
+    if device_type in ("cpu", "cuda") and callbacks.has_buffers() and not any(map(is_packed, dtypes)):
         return "buffer_callback"
     return "pure_callback"
 
@@ -71,7 +72,8 @@ def traceable(
     if plan.inline:
         return _inlined(plan, outputs)
     shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in outputs]
-    chosen = route(plan, device_type, [aval.dtype for aval in (*operands, *outputs)], target)
+    dtypes = [aval.dtype for aval in (*operands, *outputs)]
+    chosen = route(plan, device_type, dtypes, target)
     if chosen == "tvm-ffi" and target is not None:
         return ffi.through_target(target, plan.impure, shapes)
     held = plan.held(operands, outputs) if plan.held is not None else None
@@ -80,6 +82,18 @@ def traceable(
     if export:
         raise callbacks.not_exportable(plan.title)
     if device_type == "cuda" and plan.flavour != "numpy":
+        packed = next(filter(is_packed, dtypes), None)
+        if packed is not None:
+            raise UnsupportedError(
+                layout(
+                    f"{plan.title}: a {plan.flavour} kernel cannot have GPU buffers of {packed}: "
+                    "XLA keeps several elements in each byte",
+                    expected="arrays whose elements take whole bytes",
+                    registered=plan.source,
+                    fix="convert the arguments first, x.astype('int8') for example, or register a kernel of "
+                    "flavour jax",
+                )
+            )
         if chosen != "buffer_callback":
             raise UnsupportedError(
                 layout(
@@ -125,7 +139,7 @@ def routes(record: OpOverload) -> dict[str, str]:
 
     What a host kernel's dtypes or static arguments rule out is not known here: such a call takes
     ``buffer_callback`` where ``tvm-ffi`` is named, and where the launches of a body that are named cannot be
-    held by XLA.
+    held by XLA; arrays whose elements are narrower than a byte take ``pure_callback``.
     """
     found: dict[str, str] = {}
     for device_type in dict.fromkeys(PLATFORMS.values()):
