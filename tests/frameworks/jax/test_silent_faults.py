@@ -305,3 +305,30 @@ def test_a_closed_over_array_is_no_constant_of_the_trace():
     f = jax.jit(lambda k: counted(X) * k)
     f(1.0), f(2.0)
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">i2", ">c8"])
+@pytest.mark.filterwarnings("ignore::opwright.frameworks.jax.vmap.NoVmapRuleWarning")
+def test_an_output_of_foreign_byte_order(dtype):
+    name = dtype.removeprefix(">")
+
+    @ow.custom_op(f"jaxf::foreign_{name}", mutates_args=())
+    def foreign(x: np.ndarray) -> np.ndarray:
+        return (x * 2).astype(dtype)
+
+    @ow.custom_op(f"jaxf::two_foreign_{name}", mutates_args=())
+    def two_foreign(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return (x * 2).astype(dtype), np.asarray(x.sum(), dtype)
+
+    foreign.register_fake(lambda x: ow.empty_like(x))
+    two_foreign.register_fake(lambda x: (ow.empty_like(x), x.new_empty(())))
+    x = jnp.asarray([1, 2, 3], name)
+    for call in (foreign, lambda x: two_foreign(x)[0]):
+        for transformed in (call, jax.jit(call)):
+            for _ in range(5):
+                got = transformed(x)
+            np.testing.assert_array_equal(got, [2, 4, 6])
+            assert got.dtype == x.dtype
+        for batched in (jax.vmap(call), jax.jit(jax.vmap(call))):
+            np.testing.assert_array_equal(batched(jnp.stack([x, x])), [[2, 4, 6]] * 2)
+    assert [two_foreign(x)[1], jax.jit(two_foreign)(x)[1]] == [6, 6]

@@ -19,8 +19,9 @@ FLOAT0 = jax.dtypes.float0
 
 
 def canonical(dtype: Any) -> np.dtype[Any]:
-    """Return the dtype that JAX keeps for one: 32 bits for 64 while x64 is off."""
-    return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+    """Return the dtype that JAX keeps for one: 32 bits for 64 while x64 is off, the machine's byte order."""
+    kept: np.dtype[Any] = np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+    return kept if kept.isnative else kept.newbyteorder("=")
 
 
 def is_inexact(aval: Any) -> bool:
