@@ -262,7 +262,9 @@ def crossing(
         if giver.flavour == catalogue.DLPACK:  # its arrays have classes that nobody knows
             theirs = info is not None and info.name == taker.name
             return value if theirs or not hasattr(value, "__dlpack__") else taker.from_dlpack(value)
-        return one(value) if info is not None and info.name == giver.name else value
+        if info is None or info.name != giver.name or not giver.accepts(value):
+            return value  # whoever takes it says what is wrong with it
+        return one(value)
 
     return cross
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import opwright as ow
+from opwright.errors import GradientError, OutputError
 
 X = jnp.asarray([0.5, -1.25, 2.0])
 
@@ -332,3 +333,48 @@ def test_an_output_of_foreign_byte_order(dtype):
         for batched in (jax.vmap(call), jax.jit(jax.vmap(call))):
             np.testing.assert_array_equal(batched(jnp.stack([x, x])), [[2, 4, 6]] * 2)
     assert [two_foreign(x)[1], jax.jit(two_foreign)(x)[1]] == [6, 6]
+
+
+@pytest.mark.filterwarnings("ignore::opwright.frameworks.jax.vmap.NoVmapRuleWarning")
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize(
+    ("make", "got"),
+    [
+        (lambda x: np.ma.masked_less(x, 1), "numpy.ma.MaskedArray"),
+        (lambda x: x.view(np.recarray), f"{np.recarray.__module__}.recarray"),
+    ],
+)
+def test_an_output_with_more_than_its_elements(make, got, several):
+    returns = "(Tensor, Tensor)" if several else "Tensor"
+    made = []
+
+    @ow.custom_op(
+        f"jaxf::more_{several}", mutates_args=(), flavour="numpy", schema=f"(Tensor x) -> {returns}"
+    )
+    def more(x):
+        one = make(x * 2) if made else x * 2
+        return (one, x * 3) if several else one
+
+    more.register_fake(lambda x: (ow.empty_like(x), ow.empty_like(x)) if several else ow.empty_like(x))
+    x = jnp.asarray([[0.5, -1.25]])
+    for _ in range(5):
+        more(x)
+    made.append(True)
+    for given in (np.asarray(x), x):
+        with pytest.raises(OutputError, match=f"expected: an array of numpy as output 0.*\n  got: .*{got}"):
+            more(given)
+    batch = jnp.stack([x, x])
+    for transformed, given in [(jax.vmap(more), batch), (jax.jit(more), x), (jax.jit(jax.vmap(more)), batch)]:
+        with pytest.raises((OutputError, jax.errors.JaxRuntimeError), match=f"as output 0.*\n  got: .*{got}"):
+            jax.block_until_ready(transformed(given))
+
+
+def test_a_gradient_with_more_than_its_elements():
+    @ow.custom_op("jaxf::masked_gradient", mutates_args=())
+    def doubled(x: np.ndarray) -> np.ndarray:
+        return x * 2
+
+    doubled.register_fake(lambda x: ow.empty_like(x))
+    ow.register_autograd(doubled, lambda ctx, g: np.ma.masked_less(g * 2, 5), flavour="numpy")
+    with pytest.raises(GradientError, match=r"masked_gradient returned a gradient for x[^$]*MaskedArray"):
+        jax.grad(lambda x: doubled(x).sum())(X)

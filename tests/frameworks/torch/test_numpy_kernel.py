@@ -166,6 +166,27 @@ def test_a_result_that_is_no_array(route):
     )
 
 
+@pytest.mark.parametrize(
+    ("fn", "got"),
+    [
+        (lambda x: np.ma.masked_less(x * 2, 0), "numpy.ma.MaskedArray"),
+        (lambda x: (x * 2).view(np.recarray), f"{np.recarray.__module__}.recarray"),
+    ],
+)
+def test_a_result_with_more_than_its_elements(route, fn, got):
+    BODY[0] = fn
+    calls = [lambda: body(np.asarray([-1.0, 2.0])), lambda: route(body)(torch.tensor([-1.0, 2.0]))]
+    for call in calls:
+        with pytest.raises(OutputError) as error:
+            call()
+        assert str(error.value) == (
+            f"kernel of {NS}::body returned something else than its schema says\n"
+            f"  expected: an array of numpy as output 0: {NS}::body(Tensor x) -> Tensor\n"
+            f"  got: {got}\n"
+            f"  registered at: {body._record.source}"
+        )
+
+
 def test_dtypes_are_numpy_s(route):
     for given in (torch.float64, np.float64, "float64") if route(cast) is cast else (torch.float64,):
         assert route(cast)(torch.ones(2), given).dtype == torch.float64

@@ -15,6 +15,7 @@ import numpy as np
 from opwright import catalogue
 from opwright.arrays import class_name, not_a_list, not_an_array, refused_array
 from opwright.errors import ArgumentError, OutputError, layout
+from opwright.frameworks.base import load
 from opwright.frameworks.jax.callbacks import taken
 from opwright.outputs import bad_output, is_one
 from opwright.overload import Kernel, OpOverload
@@ -286,7 +287,7 @@ def _output(leaf: Any, flavour: str) -> Any:
         return leaf
     info = catalogue.framework_of_class(type(leaf))
     if info is not None and not traced and flavour in info.flavours:
-        return leaf
+        return leaf if load(info.name).accepts(leaf) else None
     if flavour == catalogue.DLPACK and hasattr(leaf, "__dlpack__"):
         return taken(leaf)
     if traced and isinstance(leaf, np.ndarray | np.generic):

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from opwright.entry import Names, compile_function, flat_names, kernel_call
-from opwright.frameworks.base import of_flavour
+from opwright.frameworks.base import load, of_flavour
 from opwright.frameworks.jax import private
 from opwright.frameworks.jax.execute import adopt, aval_of, hand_over
 from opwright.frameworks.jax.kernels import device_name, state_of
@@ -198,9 +198,10 @@ _NARROW = frozenset(
 
 def _taker(record: OpOverload, kernel: Kernel) -> Callable[..., Any]:
     """Return what makes a JAX array of the one output of a NumPy kernel."""
+    accepts = load("numpy").accepts
 
     def take(out: Any, _sharding: Any, device: Any, committed: bool) -> Any:
-        if not isinstance(out, np.ndarray | np.generic):
+        if not accepts(out):
             raise bad_output(record, kernel, "an array of numpy as output 0", out)
         return adopt(out, device, committed, 2)
 
@@ -209,14 +210,14 @@ def _taker(record: OpOverload, kernel: Kernel) -> Callable[..., Any]:
 
 def _several(record: OpOverload, kernel: Kernel) -> Callable[..., Any]:
     """Return what makes JAX arrays of the outputs of a NumPy kernel."""
-    count = len(record.schema.returns)
+    count, accepts = len(record.schema.returns), load("numpy").accepts
 
     def take(out: Any, sharding: Any, device: Any, committed: bool) -> Any:
         if not isinstance(out, list | tuple) or len(out) != count:
             raise bad_output(record, kernel, f"a tuple of {count}", out)
         found = []
         for index, one in enumerate(out):
-            if not isinstance(one, np.ndarray | np.generic):
+            if not accepts(one):
                 raise bad_output(record, kernel, f"an array of numpy as output {index}", out)
             # The kernel's own tuple refers to each, and so does this loop.
             found.append(adopt(one, device, committed, 2))

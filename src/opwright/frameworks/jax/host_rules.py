@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from opwright.arrays import class_name
 from opwright.errors import MissingRuleError, UnsupportedError, layout
+from opwright.frameworks.base import of_flavour
 from opwright.frameworks.jax import vmap
 from opwright.frameworks.jax.arguments import like_arguments, paths
 from opwright.frameworks.jax.avals import is_inexact, is_live, no_tangent
@@ -145,6 +147,8 @@ class OnHost(Computation):
         """Return a gradient of the dtype that its input has; another shape raises."""
         if value is None:
             return _zeros_like(array)
+        if not of_flavour(self.rule.flavour).accepts(value):
+            raise misfit(self.point, self.rule, name, kind=kind, aval=aval, got=class_name(value))
         if tuple(value.shape) != tuple(aval.shape):
             raise misfit(self.point, self.rule, name, kind=kind, aval=aval, got=f"shape {tuple(value.shape)}")
         if value.dtype == array.dtype:

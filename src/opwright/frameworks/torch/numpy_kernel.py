@@ -127,7 +127,7 @@ def _first_refused(outs: Sequence[Any]) -> int:
 
 
 def _accept(value: Any) -> torch.Tensor | None:
-    return from_numpy(value) if isinstance(value, np.ndarray | np.generic) else None
+    return from_numpy(value) if load("numpy").accepts(value) else None
 
 
 def _check_memory(state: Lowered, index: int, value: Any, values: list[Any], before: Any) -> None:
