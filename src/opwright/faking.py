@@ -27,7 +27,7 @@ def run_fake(
     values: Sequence[Any],
     *,
     ctx: Any = None,
-    elsewhere: Callable[[Rule, Sequence[Any], dict[str, Any]], Any] | None = None,
+    elsewhere: Callable[[OpOverload, Rule, Sequence[Any], dict[str, Any]], Any] | None = None,
     computing: str | None = None,
 ) -> Any:
     """Return what an operator's fake returns for these arguments, compared with the schema.
@@ -42,7 +42,7 @@ def run_fake(
     ctx
         What ``get_ctx()`` returns in the fake; by default a `FakeContext`.
     elsewhere
-        ``elsewhere(rule, args, kwargs)`` runs a fake of another flavour than ``array_api`` on fakes.
+        ``elsewhere(record, rule, args, kwargs)`` runs a fake of another flavour than ``array_api`` on fakes.
     computing
         The framework that the kernel computes with; by default by the arrays that the fakes stand for.
 
@@ -75,7 +75,7 @@ def run_fake(
         if rule.flavour == ARRAY_API or elsewhere is None:
             out = rule.fn(*fakes[:count], **keywords)
         else:
-            out = elsewhere(rule, fakes[:count], keywords)
+            out = elsewhere(record, rule, fakes[:count], keywords)
     return checked(record, rule, out, framework)
 
 

@@ -5,6 +5,7 @@ import pytest
 
 import opwright as ow
 from checks.cases import assert_caught, facts_of, text_of, wrong_operators
+from opwright.testing import fake
 
 # Name of the operator, id, what is wrong, expected, got, what to do, and the sample.
 TEXTS = [
@@ -171,3 +172,54 @@ def test_an_array_is_told_by_its_class():
             "an array of class ndarray, as the kernel returns",
             "None",
         )
+
+
+@pytest.mark.parametrize("given", [(), ("float64",), (np.float64,), (np.dtype("float64"),)])
+def test_a_factory_whose_dtype_has_a_default(given):
+    pytest.importorskip("torch")
+    pytest.importorskip("jax")
+
+    @ow.custom_op("checkfake::ones", mutates_args=())
+    def ones(n: int, dt: np.dtype = np.float32) -> np.ndarray:
+        return np.ones(n, dt)
+
+    ones.register_fake(lambda n, dt=None: ow.empty((n,), dtype=dt))
+    report = ow.opcheck(ones, (2, *given), frameworks=("numpy", "torch", "jax"))
+    assert [report.outcome("fake", name).status for name in ("numpy", "torch", "jax")] == ["passed"] * 3
+
+
+def test_a_factory_of_one_framework_whose_dtype_has_a_default():
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+    seen = []
+
+    @ow.custom_op("checkfake::torch_ones", mutates_args=())
+    def torch_ones(n: int, dt: torch.dtype = torch.float32, *, mode: str = "sum") -> torch.Tensor:
+        return torch.ones(n, dtype=dt)
+
+    @torch_ones.register_fake
+    def _(n, dt=torch.float32, *, mode="sum"):
+        seen.append(dt)
+        return torch.empty(n, dtype=dt)
+
+    @ow.custom_op("checkfake::jax_ones", mutates_args=())
+    def jax_ones(n: int, dt: jax.numpy.dtype = jax.numpy.float32) -> jax.Array:
+        return jax.numpy.ones(n, dtype=dt)
+
+    # A fake that is written with JAX may return what has no data, too.
+    jax_ones.register_fake(lambda n, dt=None: jax.ShapeDtypeStruct((n,), jax.numpy.dtype(dt)))
+    for op, name in ((torch_ones, "torch"), (jax_ones, "jax")):
+        report = ow.opcheck(op, (2,))
+        assert [report.outcome(law, name).status for law in ("fake", "compile")] == ["passed"] * 2
+        assert fake(op, 2).dtype == np.float32
+    assert set(seen) == {torch.float32}
+
+
+def test_a_snippet_has_a_dtype_that_is_a_class():
+    @ow.custom_op("checkfake::zeros", mutates_args=())
+    def zeros(n: int, dt: np.dtype = np.float32) -> np.ndarray:
+        return np.zeros(n, dt)
+
+    zeros.register_fake(lambda n, dt: ow.empty((n + 1,), dtype=dt))
+    report = ow.opcheck(zeros, (2, np.float64), frameworks="numpy", raise_exception=False)
+    [finding] = report.findings
+    assert finding.snippet.endswith("print(fake(op, 2, np.float64))")

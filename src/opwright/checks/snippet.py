@@ -54,8 +54,11 @@ def passed(sample: Sample, texts: Sequence[str]) -> list[str]:
         list(zip(sample.schema.arguments, sample.values, texts, strict=True))
     ):
         default = argument.default
-        is_default = default is not None and not argument.has_tensors and bool(default.value == value)
-        is_default = is_default or (default is not None and value is None and default.value is None)
+        is_default = (
+            default is not None
+            and type(default.value) is type(value)
+            and (value is None or (not argument.has_tensors and bool(default.value == value)))
+        )
         if is_default and (left_out or argument.kwarg_only):
             continue
         left_out = left_out and argument.kwarg_only
@@ -134,5 +137,8 @@ def _literal(value: Any) -> str:
         return f"[{inner}]"
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124
         return f"float('{value}')"
+    if isinstance(value, type):
+        module = "" if value.__module__ == "builtins" else f"{value.__module__}."
+        return f"{'np.' if module == 'numpy.' else module}{value.__qualname__}"
     text = repr(value)
     return f"np.{text}" if text.startswith("dtype(") else text_of(value)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from opwright.overload import OpOverload
     from opwright.programs import Program
     from opwright.rules.base import Rule
+    from opwright.schema import Argument
 
 RULE_KINDS = ("fake", "autograd", "jvp", "vmap", "autocast", "torch_dispatch", "functionalization")
 """The kinds of rule that every framework lowers or declares unsupported with a reason."""
@@ -334,9 +335,21 @@ def of_flavour(flavour: str) -> Framework:
     return load(flavour)
 
 
-def run_elsewhere(rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Run a fake in the framework of its flavour."""
-    return of_flavour(rule.flavour).run_fake(rule, args, kwargs)
+def run_elsewhere(record: OpOverload, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run a fake in the framework of its flavour, with dtypes as that has them."""
+    framework = of_flavour(rule.flavour)
+
+    def own(argument: Argument, value: Any) -> Any:
+        if argument.base != "ScalarType" or value is None:
+            return value
+        if isinstance(value, list | tuple):
+            return type(value)(own(argument, one) for one in value)
+        return framework.convert("ScalarType", value)
+
+    schema = record.schema
+    given = [own(argument, value) for argument, value in zip(schema.positional, args, strict=True)]
+    named = {argument.name: own(argument, kwargs[argument.name]) for argument in schema.keyword_only}
+    return framework.run_fake(rule, given, named)
 
 
 def no_kernel(record: OpOverload, framework: Framework, device_type: str) -> NoKernelError:

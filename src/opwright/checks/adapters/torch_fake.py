@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from opwright.checks.adapters.base import Asked, Faked, Meta, call_arguments, operator_of, outputs_of
+from opwright.checks.adapters.torch_program import in_torch
 from opwright.frameworks.base import load
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def fake(
         return found
 
     pairs = zip(record.schema.arguments, values, strict=True)
-    fakes = [one(value, a.name) if a.has_tensors else value for a, value in pairs]
+    fakes = [one(value, a.name) if a.has_tensors else in_torch(a, value) for a, value in pairs]
     args, kwargs = call_arguments(record, fakes)
     with mode:
         env.asked.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from contextlib import contextmanager
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from opwright.checks.adapters.base import Adapter
     from opwright.overload import OpOverload
+    from opwright.schema import Argument
 
 _PROFILE = "profile_guard_manager"
 """The function by which Dynamo measures guards; what it returns is logged, nothing else."""
@@ -81,18 +83,27 @@ def _is_passed(argument: Any, value: Any) -> bool:
     return bool(argument.has_tensors and value is not None)
 
 
+def in_torch(argument: Argument, value: Any) -> Any:
+    """Return a value that is no array as torch's own operator takes it, such as a dtype given by name."""
+    if value is None or argument.has_tensors:
+        return value
+    if isinstance(value, list | tuple):
+        return [in_torch(argument, one) for one in value]
+    value = value.value if isinstance(value, Enum) else value
+    named = argument.base in ("ScalarType", "Device", "Layout", "MemoryFormat")
+    return load("torch").convert(argument.base, value) if named else value
+
+
 def function_of(record: OpOverload, values: Sequence[Any]) -> Callable[..., Any]:
     """Return a new function that calls the operator; arrays are its parameters, the rest is fixed."""
     namespace: dict[str, Any] = {"op": operator_of(record)}
     names, texts = [], []
-    convert = load("torch").convert
     for argument, value in zip(record.schema.arguments, values, strict=True):
         name = _parameter(argument.name)
         if _is_passed(argument, value):
             names.append(name)
         else:
-            named = value is not None and argument.base in ("ScalarType", "Device", "Layout", "MemoryFormat")
-            namespace[name] = convert(argument.base, value) if named else value
+            namespace[name] = in_torch(argument, value)
         texts.append(f"{argument.name}={name}" if argument.kwarg_only else name)
     return _defined(f"def program({', '.join(names)}):\n    return op({', '.join(texts)})", namespace)
 
@@ -211,16 +222,13 @@ def _function_of_views(
 ) -> Callable[..., Any]:
     """Return a new function of the base, and of the tensors that are no views of it."""
     namespace: dict[str, Any] = {"op": operator_of(record)}
-    convert = load("torch").convert
     names, texts = ["base"], []
     for index, (argument, value) in enumerate(zip(record.schema.arguments, values, strict=True)):
         text = views.get(index, _parameter(argument.name))
         if index not in views and _is_passed(argument, value) and not argument.is_list:
             names.append(text)
         elif index not in views:
-            namespace[text] = (
-                value if value is None or argument.has_tensors else convert(argument.base, value)
-            )
+            namespace[text] = in_torch(argument, value)
         texts.append(f"{argument.name}={text}" if argument.kwarg_only else text)
     return _defined(f"def program({', '.join(names)}):\n    return op({', '.join(texts)})", namespace)
 

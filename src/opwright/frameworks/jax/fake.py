@@ -119,10 +119,18 @@ def run_traced(rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
         for index, array in zip(places, arrays, strict=True):
             filled[index] = array
         positional, named = jax.tree_util.tree_unflatten(tree, filled)
-        return rule.fn(*positional, **named)
+        out = rule.fn(*positional, **named)
+        return jax.tree_util.tree_map(_traceable, out)
 
     out = jax.eval_shape(run, *[_struct(leaves[i]) for i in places])
     return jax.tree_util.tree_map(lambda one: FakeArray(one.shape, one.dtype, framework="jax"), out)
+
+
+def _traceable(value: Any) -> Any:
+    """Return a tracer for what only has a shape and a dtype, which a fake may return too."""
+    if isinstance(value, FakeArray | jax.ShapeDtypeStruct):
+        return jax.numpy.empty(value.shape, value.dtype)
+    return value
 
 
 @final
