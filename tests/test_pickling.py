@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import pickle
 import subprocess
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import opwright as ow
-from opwright.errors import StaleError
+from opwright.errors import OpCheckError, StaleError
 
 X = np.arange(3.0)
 NS = "pickled"
@@ -98,3 +99,55 @@ def test_where_the_module_does_not_define_it(ns):
         f"  expected: module {__name__} to define it on import\n"
         "  to fix: define operators at module level, in a module that can be imported"
     )
+
+
+def test_a_packet_in_another_process(module, tmp_path):
+    with ow.Library("pickledmod", "FRAGMENT") as lib:
+        (tmp_path / "packet.pickle").write_bytes(pickle.dumps(ow.ops.pickledmod.scale))
+        script = (
+            "import pickle, numpy as np\n"
+            "packet = pickle.load(open('packet.pickle', 'rb'))\n"
+            "print(packet, packet(np.ones(2)).tolist())"
+        )
+        command = [sys.executable, "-c", script]
+        out = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert out.stdout == "<OperatorPacket pickledmod::scale (default)> [2.0, 2.0]\n"
+        lib.define("gone(Tensor x) -> Tensor")
+        packet = ow.ops.pickledmod.gone
+        text = pickle.dumps(packet)
+    with pytest.raises(StaleError, match="pickledmod::gone is not defined in this process"):
+        pickle.loads(text)
+    with pytest.raises(StaleError, match="pickledmod::gone was unregistered"):
+        pickle.dumps(packet)
+
+
+def _round_trips(value):
+    yield copy.copy(value)
+    yield copy.deepcopy(value)
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        yield pickle.loads(pickle.dumps(value, protocol))
+
+
+def test_fakes_and_their_sizes():
+    fake = ow.FakeArray(("n", 3), "float32", "cuda:0", framework="jax", weak_type=True)
+    n = fake.shape[0]
+    for shape in (fake.shape, (2 * n + 1,), (n // 2, n % 2)):
+        for one in _round_trips(fake.new_empty(shape)):
+            assert (one.shape, one.dtype, one.device) == (shape, fake.dtype, "cuda:0")
+            assert (one.framework, repr(one.shape)) == ("jax", repr(shape))
+    assert {one.weak_type for one in _round_trips(fake)} == {True}
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_an_opcheck_error_and_its_report(ns, framework):
+    pytest.importorskip(framework)
+    f = ow.custom_op(f"{ns}::f", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor")
+    f.register_fake(lambda x: ow.empty_like(x, dtype="int8"))
+    with pytest.raises(OpCheckError) as e:
+        ow.opcheck(f, (X,), frameworks=framework, test_utils=("test_faketensor", "schema"))
+    for error in _round_trips(e.value):
+        assert isinstance(error, OpCheckError)
+        assert (str(error), str(error.report)) == (str(e.value), str(e.value.report))
+        assert error.report.outcomes == e.value.report.outcomes
+        assert str(error.report["test_faketensor"]) == str(e.value.report["test_faketensor"])
+        assert error.report["schema"] == "SUCCESS"

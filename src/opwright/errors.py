@@ -9,6 +9,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from opwright.report import Report
 
 
@@ -115,3 +117,7 @@ class OpCheckError(OpwrightError, AssertionError):
     def __init__(self, message: str, report: Report) -> None:
         super().__init__(message)
         self.report = report
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not its own class: the one that is torch's too is made while torch's is loaded.
+        return OpCheckError, (*self.args, self.report)

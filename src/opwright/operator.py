@@ -56,7 +56,7 @@ class Operator(Generic[P, R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         registry.require_live(self._record)
-        return _unpickle, (self._record.key, self.__module__)
+        return find_operator, (self._record.key, self.__module__)
 
     def __copy__(self) -> Operator[P, R]:
         return self
@@ -222,8 +222,8 @@ def make_operator(record: OpOverload, fn: Callable[..., Any] | None, module: str
     return operator
 
 
-def _unpickle(key: str, module: str) -> Operator[..., Any]:
-    """Find an operator by name; the module that defines it is imported where it is not known yet."""
+def find_operator(key: str, module: str) -> Operator[..., Any]:
+    """Find an operator by name, to unpickle it; the module that defines it is imported if need be."""
     record = registry.records.get(key)
     if record is None:
         __import__(module)

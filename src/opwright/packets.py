@@ -13,11 +13,11 @@ from opwright.arrays import arrays_of, not_an_array
 from opwright.catalogue import framework_of_class
 from opwright.entry import Names, compile_function, flat_names, parameters
 from opwright.errors import ArgumentError, RegistrationError, StaleError, layout
-from opwright.operator import Operator
+from opwright.operator import Operator, find_operator
 from opwright.scalars import coercion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from opwright.overload import OpOverload
 
@@ -36,7 +36,10 @@ class OperatorPacket:
         return f"<OperatorPacket {self._name} ({', '.join(self.overloads())})>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _packet, (self._name,)
+        records = registry.overloads_of(self._name)
+        if not records:
+            raise self._gone()
+        return _packet, (self._name, [(record.key, record.operator.__module__) for record in records])
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(Operator), *self.overloads()})
@@ -54,6 +57,11 @@ class OperatorPacket:
                 )
             )
         return record
+
+    def _gone(self) -> StaleError:
+        return StaleError(
+            layout(f"operator {self._name} was unregistered", fix="import the module that defines it")
+        )
 
     def overloads(self) -> list[str]:
         """Return the overloads' names, in definition order."""
@@ -74,9 +82,7 @@ class OperatorPacket:
         if len(records) == 1:
             return records[0].operator(*args, **kwargs)
         if not records:
-            raise StaleError(
-                layout(f"operator {self._name} was unregistered", fix="import the module that defines it")
-            )
+            raise self._gone()
         reasons: list[str] = []
         for record in records:
             test = _tests.get(record) or _tests.setdefault(record, _test(record))
@@ -168,8 +174,10 @@ ops = _Ops()
 """Every operator: ``ops.ns.name`` is a packet, ``ops.ns.name.overload`` an operator."""
 
 
-def _packet(name: str) -> OperatorPacket:
-    """Find a packet by name, to unpickle it."""
+def _packet(name: str, overloads: Sequence[tuple[str, str]] = ()) -> OperatorPacket:
+    """Find a packet by name, to unpickle it; the modules that define its overloads are imported."""
+    for key, module in overloads:
+        find_operator(key, module)
     namespace, _, base = name.partition("::")
     packet: OperatorPacket = getattr(getattr(ops, namespace), base)
     return packet

@@ -165,7 +165,11 @@ class Report(Mapping[str, str | Exception]):
         self.outcomes = tuple(outcomes)
         self.samples = samples
         self._error = error
+        self._names = {name: tuple(laws) for name, laws in names.items()}
         self._values = {name: self._value(laws) for name, laws in names.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (self.operator, self.outcomes, self._names, self.samples)
 
     def __getitem__(self, name: str) -> str | Exception:
         return self._values[name]
@@ -264,6 +268,11 @@ class Report(Mapping[str, str | Exception]):
         texts = [str(one) for outcome in bad for one in outcome.findings or (outcome,)]
         head = f"{self.operator}: {counted(len(texts), 'finding')}"
         return self._error("\n\n".join([head, *texts]), self)
+
+
+def _unpickle(operator: str, outcomes: Any, names: Any, samples: int) -> Report:
+    """Make a report again; the errors in it are made from the outcomes."""
+    return Report(operator, outcomes, names, samples=samples)
 
 
 def summary(reports: Sequence[Report]) -> list[list[str]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -58,9 +59,8 @@ class Atom:
         """Return its value where each symbol has the one in ``known``, or its hint; None if not known."""
         if not self.parts:
             return self.hint if known is None else known.get(self.text)
-        operation, *operands = self.parts
-        values = [evaluate(operand, known) for operand in operands]
-        return None if None in values else int(operation(*values))
+        values = [evaluate(operand, known) for operand in self.parts[1:]]
+        return None if None in values else int(self.parts[0](*values))
 
 
 Monomial = tuple[Atom, ...]
@@ -115,6 +115,9 @@ class Size:
 
     def __init__(self, terms: dict[Monomial, int]) -> None:
         object.__setattr__(self, "terms", terms)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Size, (self.terms,)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a size is frozen: {name!r} cannot be set")
@@ -348,14 +351,13 @@ def _quotient(a: Any, b: Any) -> Any:
         return NotImplemented
     if not bottom:
         raise ZeroDivisionError(f"{a} // 0")
-    exact = _exact(top, bottom)
-    if exact is not None:
+    if (exact := _exact(top, bottom)) is not None:
         return exact
     (low, high), (least, most) = bounds(a), bounds(b)
     ends: tuple[Bound, Bound] = (-math.inf, math.inf)
     if low >= 0 and least > 0:
         ends = 0 if math.isinf(most) else low // most, high if math.isinf(high) else high // least
-    return _atom(f"{_wrap(a)}//{_wrap(b)}", lambda x, y: x // y, a, b, ends)
+    return _atom(f"{_wrap(a)}//{_wrap(b)}", operator.floordiv, a, b, ends)
 
 
 def _remainder(a: Any, b: Any) -> Any:
@@ -368,7 +370,7 @@ def _remainder(a: Any, b: Any) -> Any:
         return 0
     least, most = bounds(b)
     ends = (0, most - 1) if least > 0 else (-math.inf, math.inf)
-    return _atom(f"{_wrap(a)}%{_wrap(b)}", lambda x, y: x % y, a, b, ends)
+    return _atom(f"{_wrap(a)}%{_wrap(b)}", operator.mod, a, b, ends)
 
 
 def _exact(top: Mapping[Monomial, int], bottom: Mapping[Monomial, int]) -> Any:
