@@ -506,6 +506,29 @@ def test_numpy_arrays_beside_jax_arrays_are_constants():
     np.testing.assert_array_equal(jax.grad(lambda x: op(y, x).sum())(X), y)
 
 
+def test_a_numpy_array_that_is_mutated_beside_jax_arrays():
+    @ow.custom_op("jaxe::add_", mutates_args={"x", "xs"})
+    def add_(x: np.ndarray, xs: list[np.ndarray], y: np.ndarray) -> None:
+        for one in (x, *xs):
+            np.add(one, y, out=one)
+
+    zero = np.zeros(3, np.float32)
+    calls = {"x": lambda y: add_(zero, [X], y), "xs[1]": lambda y: add_(X, [X, zero], y)}
+    for name, call in calls.items():
+        for transformed in (call, jax.jit(call), lambda y, call=call: jax.vmap(call)(y[None])):
+            assert text_of(errors.ArgumentError, lambda transformed=transformed: transformed(X)) == (
+                f"jaxe::add_: argument {name} cannot be taken\n"
+                "  expected: an array of jax for an argument that is mutated, as the other arrays are\n"
+                "  got: a numpy.ndarray, which would not change: beside JAX's arrays it is a constant\n"
+                f"  to fix: pass jax.numpy.asarray({name}) and take the new value from what the call "
+                "returns, or pass NumPy arrays only"
+            )
+    x, (one,) = add_(X, [jnp.asarray(zero)], np.ones(3, np.float32))
+    np.testing.assert_array_equal([x - X, one], np.ones((2, 3)))
+    add_(zero, [], np.ones(3, np.float32))
+    np.testing.assert_array_equal(zero, np.ones(3))
+
+
 def test_an_output_that_is_an_argument():
     @ow.custom_op("jaxe::same", mutates_args=())
     def same(x: np.ndarray) -> np.ndarray:

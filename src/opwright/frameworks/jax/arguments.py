@@ -85,6 +85,12 @@ class ForeignError(Exception):
     """An array is another framework's: whoever takes such a call is to be found anew."""
 
 
+def _is_numpy(value: Any) -> bool:
+    """Return whether a value is an array or scalar of NumPy, and not one that JAX made of a constant."""
+    info = catalogue.framework_of_class(type(value))
+    return isinstance(value, np.ndarray | np.generic) and (info is None or info.name != "jax")
+
+
 class _Found:
     """Arrays of a call in order, and references with their arrays' indices."""
 
@@ -179,6 +185,15 @@ class Splitter:
                 )
             found.refs.append((value, len(found.arrays)))
             value = value[...]
+        elif argument.is_write and _is_numpy(value):
+            raise refused_array(
+                self.record,
+                path,
+                f"a {class_name(value)}, which would not change: beside JAX's arrays it is a constant",
+                "an array of jax for an argument that is mutated, as the other arrays are",
+                f"pass jax.numpy.asarray({path}) and take the new value from what the call returns, "
+                "or pass NumPy arrays only",
+            )
         found.arrays.append(self._accepted(path, value))
         return len(found.arrays) - 1
 
