@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import io
+import linecache
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
@@ -239,6 +240,9 @@ def _parameter(name: str) -> str:
 
 
 def _defined(source: str, namespace: dict[str, Any]) -> Callable[..., Any]:
-    exec(compile(source, f"{GENERATED}program>", "exec"), namespace)
+    filename = f"{GENERATED}program>"
+    # Some releases of torch put one and the same function around all those that have no source.
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    exec(compile(source, filename, "exec"), namespace)
     function: Callable[..., Any] = namespace["program"]
     return function
