@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opwright.errors import OpCheckError, layout
+from opwright.errors import MissingRuleError, OpCheckError, layout
 
 SUCCESS = "SUCCESS"
 """The value of a name in a report under which nothing failed."""
@@ -136,7 +136,8 @@ class Report(Mapping[str, str | Exception]):
     """What the checker found about one operator.
 
     A mapping from each name that was asked for, a law's or one of ``torch.library.opcheck``'s, to
-    ``"SUCCESS"`` or an `OpCheckError`. Printed, it is a table with all findings.
+    ``"SUCCESS"`` or an `OpCheckError`; to a `MissingRuleError` for torch's tests of the fake, where there is
+    none. Printed, it is a table with all findings.
 
     Parameters
     ----------
@@ -150,6 +151,9 @@ class Report(Mapping[str, str | Exception]):
         How many samples there were.
     error
         The class of the exceptions.
+    lacking
+        By name, what the operator has not and a law of that name needs: where nothing else is wrong, this is
+        the text of the name's error.
     """
 
     def __init__(
@@ -160,16 +164,18 @@ class Report(Mapping[str, str | Exception]):
         *,
         samples: int = 0,
         error: type[OpCheckError] = OpCheckError,
+        lacking: Mapping[str, str] | None = None,
     ) -> None:
         self.operator = operator
         self.outcomes = tuple(outcomes)
         self.samples = samples
         self._error = error
         self._names = {name: tuple(laws) for name, laws in names.items()}
-        self._values = {name: self._value(laws) for name, laws in names.items()}
+        self._lacking = {name: text for name, text in (lacking or {}).items() if name in self._names}
+        self._values = {name: self._value(name) for name in self._names}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.operator, self.outcomes, self._names, self.samples)
+        return _unpickle, (self.operator, self.outcomes, self._names, self.samples, self._lacking)
 
     def __getitem__(self, name: str) -> str | Exception:
         return self._values[name]
@@ -257,8 +263,10 @@ class Report(Mapping[str, str | Exception]):
             "outcomes": [outcome.to_dict() for outcome in self.outcomes],
         }
 
-    def _value(self, laws: Sequence[str]) -> str | Exception:
-        found = self._exception([outcome for outcome in self.outcomes if outcome.law in laws])
+    def _value(self, name: str) -> str | Exception:
+        found = self._exception([outcome for outcome in self.outcomes if outcome.law in self._names[name]])
+        if found is None and name in self._lacking:
+            return MissingRuleError(self._lacking[name])
         return SUCCESS if found is None else found
 
     def _exception(self, outcomes: Iterable[Outcome]) -> OpCheckError | None:
@@ -270,9 +278,9 @@ class Report(Mapping[str, str | Exception]):
         return self._error("\n\n".join([head, *texts]), self)
 
 
-def _unpickle(operator: str, outcomes: Any, names: Any, samples: int) -> Report:
+def _unpickle(operator: str, outcomes: Any, names: Any, samples: int, lacking: Any) -> Report:
     """Make a report again; the errors in it are made from the outcomes."""
-    return Report(operator, outcomes, names, samples=samples)
+    return Report(operator, outcomes, names, samples=samples, lacking=lacking)
 
 
 def summary(reports: Sequence[Report]) -> list[list[str]]:

@@ -113,6 +113,8 @@ def opcheck(
     ------
     OpCheckError
         If anything is found; ``report`` is the whole report.
+    MissingRuleError
+        If one of torch's tests that are about the fake is asked for by name, and the operator has no fake.
     ValueError
         If ``op`` is no single operator, or a name, framework or level is unknown.
 
@@ -139,7 +141,9 @@ def opcheck(
     report = check(
         record, given, test_utils=test_utils, atol=atol, rtol=rtol, frameworks=frameworks, level=level
     )
-    found = report.exception()
+    found: Exception | None = report.exception()
+    if found is None and test_utils is not None:  # what a test lacks that was asked for by name
+        found = next((one for one in report.values() if isinstance(one, Exception)), None)
     if raise_exception and found is not None:
         raise found
     return report
@@ -176,7 +180,35 @@ def check(
     classes = [one.error_class() for one in used]
     error = next((cls for cls in classes if cls is not OpCheckError), OpCheckError)
     groups = {name: ("call", *group) for name, group in names.items()}
-    return Report(record.qualname, outcomes, groups, samples=len(given), error=error)
+    lacking = _without_fake(record, names, used, outcomes)
+    return Report(record.qualname, outcomes, groups, samples=len(given), error=error, lacking=lacking)
+
+
+def _without_fake(
+    record: OpOverload, names: Iterable[str], used: Sequence[Adapter], outcomes: Sequence[Outcome]
+) -> dict[str, str]:
+    """Return the error of each of torch's tests that is about the fake, where the operator has none."""
+    skipped = {(one.law, one.framework) for one in outcomes if one.status == SKIPPED}
+    called = {one.framework for one in outcomes if one.law == "call" and one.status == PASSED}
+    lacking = {}
+    for name in names:
+        law = TORCH_NAMES.get(name, ("",))[0]
+        if (
+            law in ("fake", "compile")
+            and record.schema.returns
+            and any(
+                (law, one.name) in skipped and one.name in called and one.supports(record, law) is not None
+                for one in used
+                if one.name == "torch"
+            )
+        ):
+            lacking[name] = layout(
+                f"{record.qualname}: no fake impl is registered, which torch.compile and torch.export need",
+                expected=f"a fake for {name} to look at",
+                registered=record.source,
+                fix=f"register one: @opwright.register_fake({record.qualname!r})",
+            )
+    return lacking
 
 
 def load_law(name: str) -> Check:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import opwright as ow
-from opwright.errors import OpCheckError
+from opwright.errors import MissingRuleError, OpCheckError
 
 TORCH_NAMES = ["test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
 
@@ -165,3 +165,40 @@ def test_row_106_it_needs_nothing_that_torch_does_not_install():
         timeout=300,
     )
     assert done.stdout == "ok\n", done.stderr
+
+
+ABOUT_THE_FAKE = ("test_faketensor", "test_aot_dispatch_dynamic")
+
+
+def test_row_104_without_a_fake_the_tests_about_it_are_no_success(ns):
+    op = ow.custom_op(f"{ns}::f", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor")
+    report = ow.opcheck(op, (torch.randn(3),))
+    assert report.ok  # laws that are skipped do not fail
+    for name in TORCH_NAMES:
+        assert isinstance(report[name], RuntimeError if name in ABOUT_THE_FAKE else str)
+    for name in ABOUT_THE_FAKE:
+        found = ow.opcheck(op, (torch.randn(3),), test_utils=name, raise_exception=False)[name]
+        assert isinstance(found, MissingRuleError)
+        assert str(found) == (
+            f"{ns}::f: no fake impl is registered, which torch.compile and torch.export need\n"
+            f"  expected: a fake for {name} to look at\n"
+            f"  registered at: {op._record.source}\n"
+            f"  to fix: register one: @opwright.register_fake('{ns}::f')"
+        )
+        with pytest.raises(RuntimeError, match="no fake impl is registered"):
+            ow.opcheck(op, (torch.randn(3),), test_utils=name)
+    assert ow.opcheck(op, (torch.randn(3),), test_utils="fake")["fake"] == "SUCCESS"
+    op.register_fake(ow.empty_like)
+    assert ow.opcheck(op, (torch.randn(3),)) == dict.fromkeys(TORCH_NAMES, "SUCCESS")
+
+
+def test_row_104_what_needs_no_fake(ns):
+    with ow.Library(ns, "FRAGMENT") as lib:
+        lib.define("composite(Tensor x) -> Tensor")
+        lib.impl("composite", lambda x: x * 2, "CompositeImplicitAutograd")
+        lib.define("nothing(Tensor(a!) x) -> ()")
+        lib.impl("nothing", lambda x: [x.add_(1)].clear(), "CPU", flavour="torch")
+        for name in ("composite", "nothing"):
+            op = getattr(getattr(ow.ops, ns), name).default
+            report = ow.opcheck(op, (torch.randn(3),), frameworks="torch")
+            assert report == dict.fromkeys(TORCH_NAMES, "SUCCESS"), name
