@@ -297,7 +297,7 @@ def vmap_with_an_impossible_axis(recipe: Definition) -> Definition | None:
     return replace(recipe, vmap=lambda *args: (old(*args)[0], 7))
 
 
-@mutator("vmap", "differs from a loop")
+@mutator("vmap", "axis")
 def vmap_with_another_axis(recipe: Definition) -> Definition | None:
     """The last axis returned as the batch axis."""
     old = recipe.vmap
