@@ -155,13 +155,20 @@ def test_workers_of_xdist_collect_the_same(run):
         (("--opwright", "nowhere"), "--opwright nowhere: no module named 'nowhere'"),
         (("--opwright", "myops:cosine"), "--opwright myops:cosine: no operator is defined there"),
         (("--opwright", "myops", "--opwright-law", "nope"), "--opwright myops: opcheck knows no 'nope'"),
+        (
+            ("--opwright", "myops", "--opwright-framework", "foo"),
+            "--opwright myops: 'foo' is not a framework",
+        ),
+        (("--opwright-calls", "--opwright-framework", "foo"), "--opwright-calls: 'foo' is not a framework"),
+        (("--opwright-calls", "--opwright-law", "nope"), "--opwright-calls: opcheck knows no 'nope'"),
     ],
-    ids=["module", "name", "law"],
+    ids=["module", "name", "law", "framework", "framework of calls", "law of calls"],
 )
 def test_what_is_not_there_is_a_usage_error(run, words, told):
     status, text = run(*words)
     assert status == pytest.ExitCode.USAGE_ERROR
     assert f"ERROR: {told}" in text
+    assert "Traceback" not in text
 
 
 # -------------------------------------------------------------------------------------------- known failures

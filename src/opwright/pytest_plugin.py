@@ -52,6 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.opwright and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = []
     if config.option.opwright_calls:
+        try:
+            _laws(config)
+        except ValueError as error:
+            raise pytest.UsageError(f"--opwright-calls: {error}") from error
         config.pluginmanager.register(_Calls(config), "opwright_calls")
 
 
@@ -90,12 +94,12 @@ def pytest_collection_modifyitems(
 def _collected(session: pytest.Session, target: str) -> list[LawTest]:
     """Return the tests of the operators that a module, or one name in it, defines."""
     from opwright import cli
-    from opwright.checks.runner import laws_of, samples_of
+    from opwright.checks.runner import samples_of
 
     try:
+        laws = _laws(session.config)
         module, name = cli.split_target(target)
         records = cli.defined_in(cli.import_target(module).__name__)
-        laws = laws_of(session.config.option.opwright_law)
     except (cli.UsageError, ValueError) as error:
         raise pytest.UsageError(f"--opwright {target}: {error}") from error
     records = cli.named(records, name) if name else records
@@ -113,6 +117,16 @@ def _collected(session: pytest.Session, target: str) -> list[LawTest]:
                 for law in (laws if sample is not None else ["samples"])
             ]
     return tests
+
+
+def _laws(config: pytest.Config) -> list[str]:
+    """Return the laws that are asked for; a ValueError where one, or a framework, is not there."""
+    from opwright.checks.adapters.base import adapter
+    from opwright.checks.runner import laws_of
+
+    for name in config.option.opwright_framework or ():
+        adapter(name)
+    return laws_of(config.option.opwright_law)
 
 
 class Operators(pytest.Collector):
