@@ -275,3 +275,21 @@ def test_a_name_that_is_no_name():
         ow.register_kernel("scale", "cpu", kernel)
     with pytest.raises(RegistrationTypeError, match="not an operator"):
         ow.register_kernel(scale, "cpu", kernel)
+
+
+@pytest.mark.parametrize(("name", "what"), [("register_autograd", "backward"), ("register_jvp", "jvp")])
+def test_a_rule_that_is_declared_away_is_refused(ns, name, what):
+    def rule(ctx, *grads):
+        return grads
+
+    op = ow.custom_op(f"{ns}::scale", scale, mutates_args=(), non_differentiable=True)
+    for register in (lambda: getattr(op, name)(rule), lambda: getattr(ow, name)(f"{ns}::scale", rule)):
+        with pytest.raises(RegistrationError) as e:
+            register()
+        assert str(e.value) == (
+            f"{ns}::scale is declared non_differentiable, so its {what} would never be called\n"
+            f"  got: a {what} at {source_of(rule)}\n"
+            f"  registered at: {op._record.source}\n"
+            f"  to fix: define it without non_differentiable=True, or register no {what}"
+        )
+    assert op._record.rule(name.removeprefix("register_")) is None

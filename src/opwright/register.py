@@ -201,7 +201,7 @@ def register_autograd(
 
     def register(fn: Callable[..., Any]) -> Handle:
         def describe(record: OpOverload) -> Rule:
-            require_differentiable(record)
+            require_differentiable(record, fn, "backward")
             chosen = flavour_of(fn, record, flavour, kernel=False)
             return autograd.describe(record.schema, fn, setup_context, chosen)
 
@@ -243,6 +243,7 @@ def register_jvp(
 
     def register(fn: Callable[..., Any]) -> Handle:
         def describe(record: OpOverload) -> Rule:
+            require_differentiable(record, fn, "jvp")
             chosen = flavour_of(fn, record, flavour, kernel=False)
             return jvp.describe(record.schema, fn, setup_context, chosen)
 

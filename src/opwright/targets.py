@@ -298,15 +298,24 @@ def warn_of_own_fake(record: OpOverload) -> None:
             )
 
 
-def require_differentiable(record: OpOverload) -> None:
-    """Raise where an operator's tag rules a gradient out.
+def require_differentiable(record: OpOverload, fn: Callable[..., Any], what: str) -> None:
+    """Raise where an operator's definition rules out a gradient or tangent, which ``fn`` would give.
 
     Raises
     ------
     RegistrationError
-        If the operator has the ``out`` tag.
+        If the operator is declared non_differentiable, or has the ``out`` tag and ``fn`` is a backward.
     """
-    if "out" in record.tags:
+    if record.non_differentiable:
+        raise RegistrationError(
+            layout(
+                f"{record.qualname} is declared non_differentiable, so its {what} would never be called",
+                got=f"a {what} at {source_of(fn)}",
+                registered=record.source,
+                fix=f"define it without non_differentiable=True, or register no {what}",
+            )
+        )
+    if "out" in record.tags and what == "backward":
         raise RegistrationError(
             layout(
                 f"{record.qualname} has Tag.out: its out arguments are overwritten, so it has no gradient",
