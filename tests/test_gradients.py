@@ -141,6 +141,22 @@ def test_what_a_backward_may_return(op, backward):
         ),
         (
             one,
+            lambda ctx, grad: grad * 1j,
+            "a gradient of another dtype for argument x\n"
+            "  expected: dtype float32, that of the argument\n"
+            "  got: dtype complex64",
+            "take its real part: array_namespace(grad).real(grad)",
+        ),
+        (
+            one,
+            lambda ctx, grad: np.ma.masked_array(grad),
+            "something else than a gradient for argument x\n"
+            "  expected: an array of numpy, or None\n"
+            "  got: numpy.ma.MaskedArray, shape (2, 3), dtype float32",
+            None,
+        ),
+        (
+            one,
             lambda ctx, grad: 1.0,
             "something else than a gradient for argument x\n"
             "  expected: an array of numpy, or None\n"

@@ -225,9 +225,9 @@ def named(name: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def is_array(call: Call, value: Any) -> bool:
-    """Return whether a value is an array of the call's framework."""
+    """Return whether a value is an array of the call's framework, of a class that operators take."""
     info = catalogue.framework_of_class(value.__class__)
-    return info is not None and info.name == call.framework.name
+    return info is not None and info.name == call.framework.name and call.framework.accepts(value)
 
 
 def is_differentiable(array: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 from opwright import modes
-from opwright.arrays import describe
+from opwright.arrays import class_name, describe
 from opwright.calls import Call, crossings, is_array, is_differentiable, mapped, outputs_of
 from opwright.errors import ArgumentError, MissingRuleError, layout
 from opwright.rules.autograd import AutogradRule, Context, new_values, output_names, run_setup_context
@@ -93,7 +93,7 @@ def as_given(call: Call, what: str, where: str, value: Any, given: Any) -> Any:
     """
     value = call.xp.asarray(value)
     if not is_array(call, given) and not isinstance(given, bool | int | float | complex):
-        raise _bad_given(call, what, where, f"an array of {call.framework.name}", describe(given))
+        raise _bad_given(call, what, where, f"an array of {call.framework.name}", classed(given))
     array = call.xp.asarray(given)
     if tuple(array.shape) != tuple(value.shape):
         raise _bad_given(call, what, where, f"shape {tuple(value.shape)}", f"shape {tuple(array.shape)}")
@@ -122,6 +122,11 @@ def fits(value: Any, other: Any) -> bool:
 def leaves(value: Any) -> list[Any]:
     """Return the elements of a list, None among them, or the value itself."""
     return [leaf for one in value for leaf in leaves(one)] if isinstance(value, list | tuple) else [value]
+
+
+def classed(value: Any) -> str:
+    """Return what a value is that is no array of the call's framework, with its class if it is like one."""
+    return f"{class_name(value)}, {describe(value)}" if hasattr(value, "shape") else counted(value)
 
 
 def counted(value: Any) -> str:

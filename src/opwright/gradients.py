@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from opwright.arrays import describe
 from opwright.calls import flat, is_array, mapped, named
 from opwright.errors import ArgumentError, GradientError, layout
-from opwright.forward import as_given, counted, fits, leaves
-from opwright.rules.autograd import split_gradients
+from opwright.forward import as_given, classed, counted, fits, leaves
+from opwright.rules.autograd import of_another_dtype, split_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,7 +120,7 @@ def _of_argument(forward: Forward, argument: Argument, entry: Sequence[Any], kep
 def _checked(forward: Forward, name: str, value: Any, grad: Any) -> Any:
     if not is_array(forward.call, grad):
         expected = f"an array of {forward.call.framework.name}, or None"
-        raise _wrong(forward, "something else than a gradient", name, expected, counted(grad))
+        raise _wrong(forward, "something else than a gradient", name, expected, classed(grad))
     if tuple(grad.shape) != tuple(value.shape):
         raise _wrong(
             forward,
@@ -131,14 +131,8 @@ def _checked(forward: Forward, name: str, value: Any, grad: Any) -> Any:
             fix="sum it over the axes along which the operator broadcasts the argument",
         )
     if grad.dtype != value.dtype:
-        raise _wrong(
-            forward,
-            "a gradient of another dtype",
-            name,
-            f"dtype {value.dtype}, that of the argument",
-            f"dtype {grad.dtype}",
-            fix="convert it: array_namespace(grad).astype(grad, x.dtype)",
-        )
+        qualname = forward.call.record.qualname
+        raise of_another_dtype(qualname, forward.rule, name, expected=value.dtype, got=grad.dtype)
     return forward.call.xp.asarray(grad)
 
 

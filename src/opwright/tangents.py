@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from opwright.arrays import describe
 from opwright.calls import is_array, mapped
 from opwright.errors import GradientError, layout
-from opwright.forward import counted, fits, leaves
+from opwright.forward import classed, counted, fits, leaves
 from opwright.gradients import pull_back
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _checked(forward: Forward, name: str, output: Any, differentiable: Any, tang
         if given is None:
             return call.xp.zeros_like(array)
         if not is_array(call, given):
-            _wrong(forward, name, f"an array of {call.framework.name}, or None", describe(given))
+            _wrong(forward, name, f"an array of {call.framework.name}, or None", classed(given))
         if tuple(given.shape) != tuple(array.shape) or given.dtype != array.dtype:
             _wrong(forward, name, f"{describe(array)}, those of the output", describe(given))
         return call.xp.asarray(given)

@@ -30,6 +30,27 @@ class AutogradRule(Rule):
     setup_context: Callable[..., None] | None = None
 
 
+def of_another_dtype(
+    qualname: str, rule: Rule, name: str, *, expected: Any, got: Any, kind: str = "gradient"
+) -> GradientError:
+    """Return the error for a gradient of an argument, or tangent of an output, whose dtype is wrong."""
+    source, of = ("backward", "argument") if kind == "gradient" else ("jvp", "output")
+    expected, got = (str(dtype).removeprefix("torch.") for dtype in (expected, got))
+    shorter = "grad" if kind == "gradient" else kind
+    fix = f"convert it: array_namespace({shorter}).astype({shorter}, x.dtype)"
+    if "complex" in got and "complex" not in expected:
+        fix = f"take its real part: array_namespace({shorter}).real({shorter})"
+    return GradientError(
+        layout(
+            f"{source} of {qualname} returned a {kind} of another dtype for {of} {name}",
+            expected=f"dtype {expected}, that of the {of}",
+            got=f"dtype {got}",
+            registered=rule.source,
+            fix=fix,
+        )
+    )
+
+
 def check_setup_context(schema: FunctionSchema, fn: Callable[..., Any]) -> None:
     """Raise where ``fn`` has another signature than a ``setup_context`` of this operator."""
     keyword_only = ["keyword_only_inputs"] if schema.keyword_only else []

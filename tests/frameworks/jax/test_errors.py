@@ -506,6 +506,37 @@ def test_numpy_arrays_beside_jax_arrays_are_constants():
     np.testing.assert_array_equal(jax.grad(lambda x: op(y, x).sum())(X), y)
 
 
+@pytest.mark.parametrize("flavour", ["array_api", "numpy"])
+@pytest.mark.parametrize("kind", ["gradient", "tangent"])
+def test_a_complex_derivative_of_what_is_real(flavour, kind):
+    @ow.custom_op(f"jaxe::turned_{kind}_{flavour}", mutates_args=())
+    def turned(x: np.ndarray) -> np.ndarray:
+        return x * 2
+
+    turned.register_fake(like_x)
+    if kind == "gradient":
+        handle = ow.register_autograd(turned, lambda ctx, g: g * (2 + 1j), flavour=flavour)
+        source, of, name = "backward", "argument x", "grad"
+    else:
+        handle = ow.register_jvp(turned, lambda ctx, t: t * (2 + 1j), flavour=flavour)
+        source, of, name = "jvp", "output 0", "tangent"
+
+    def derived(x):
+        total = lambda x: turned(x).sum()  # noqa: E731
+        return jax.grad(total)(x) if kind == "gradient" else jax.jvp(total, (x,), (x,))
+
+    text = (
+        f"{source} of {turned.name} returned a {kind} of another dtype for {of}\n"
+        f"  expected: dtype float32, that of the {of.split()[0]}\n"
+        "  got: dtype complex64\n"
+        f"  registered at: {handle.source}\n"
+        f"  to fix: take its real part: array_namespace({name}).real({name})"
+    )
+    assert text_of(errors.GradientError, lambda: derived(X)) == text
+    kinds = (errors.GradientError, jax.errors.JaxRuntimeError)
+    assert text.splitlines()[2] in text_of(kinds, lambda: jax.block_until_ready(jax.jit(derived)(X)))
+
+
 def test_a_numpy_array_that_is_mutated_beside_jax_arrays():
     @ow.custom_op("jaxe::add_", mutates_args={"x", "xs"})
     def add_(x: np.ndarray, xs: list[np.ndarray], y: np.ndarray) -> None:

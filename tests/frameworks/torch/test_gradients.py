@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 import opwright as ow
 from opwright.errors import GradientError
@@ -227,3 +228,82 @@ def _batched(info, in_dims, x, y):
     x = x.movedim(in_dims[0], 0) if in_dims[0] is not None else x
     y = y.movedim(in_dims[1], 0) if in_dims[1] is not None else y
     return mul(x, y), 0
+
+
+COMPLEX = 1 + 2j
+
+
+def complex_error(op, handle, name):
+    return (
+        f"backward of {op.name} returned a gradient of another dtype for argument {name}\n"
+        "  expected: dtype float32, that of the argument\n"
+        "  got: dtype complex64\n"
+        f"  registered at: {handle.source}\n"
+        "  to fix: take its real part: array_namespace(grad).real(grad)"
+    )
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize(
+    ("op", "rule", "name"),
+    [
+        (mul, lambda ctx, g: (g, g * COMPLEX), "y"),
+        (mul, once_differentiable(lambda ctx, g: (g, g * COMPLEX)), "y"),
+        (scaled, lambda ctx, g: {"x": g * COMPLEX}, "x"),
+        (total, lambda ctx, g: ([g, g * COMPLEX], None), "xs[1]"),
+    ],
+    ids=["several", "once", "one", "list"],
+)
+def test_a_complex_gradient_of_a_real_argument(which, op, rule, name):
+    handle = ow.register_autograd(op, rule, setup_context=lambda ctx, inputs, output: None)
+    x, y = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    args = {mul: (x, y), scaled: (x, 2.0), total: ([x, y],)}[op]
+    call = calls(op)[which]
+    runs = [*run_twice(call, *args)][:2]
+    if op is not total:
+        number = args.index(x) if op is scaled else 1
+        plain = [one.detach() if isinstance(one, Tensor) else one for one in args]
+        runs.append(lambda: torch.func.grad(lambda *args: call(*args).sum(), argnums=number)(*plain))
+    for run in runs:
+        with pytest.raises(GradientError) as error:
+            run()
+        assert str(error.value) == complex_error(op, handle, name)
+    handle.destroy()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_complex_gradient_that_nobody_asked_for(which):
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * y, g * x.conj()
+
+    handle = ow.register_autograd(mul, backward, setup_context=save)
+    x = torch.tensor([1 + 1j, 2.0], requires_grad=True)
+    for _ in range(2):
+        (grad,) = torch.autograd.grad(calls(mul)[which](x, torch.ones(2)).real.sum(), x)
+        assert torch.equal(grad, torch.ones(2, dtype=torch.complex64))
+    plain = x.detach()
+    assert torch.equal(
+        torch.func.jvp(lambda x: calls(mul)[which](x, torch.ones(2)), (plain,), (plain,))[1], plain
+    )
+    listed = ow.register_autograd(total, lambda ctx, g: ([g, g], None))
+    for _ in range(2):
+        (grad,) = torch.autograd.grad(calls(total)[which]([x, x.detach().abs() * 1j]).real.sum(), x)
+        assert torch.equal(grad, torch.ones(2, dtype=torch.complex64))
+    handle.destroy()
+    listed.destroy()
+
+
+def test_a_complex_tangent_of_a_real_output():
+    handle = ow.register_jvp(mul, lambda ctx, x, y: x * COMPLEX)
+    x = torch.ones(2)
+    with pytest.raises(GradientError) as error:
+        torch.func.jvp(lambda x: mul(x, x), (x,), (x,))
+    assert str(error.value) == (
+        f"jvp of {NS}::mul returned a tangent of another dtype for output 0\n"
+        "  expected: dtype float32, that of the output\n"
+        "  got: dtype complex64\n"
+        f"  registered at: {handle.source}\n"
+        "  to fix: take its real part: array_namespace(tangent).real(tangent)"
+    )
+    handle.destroy()

@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.func import grad, hessian, jvp, vmap
 
 import opwright as ow
-from opwright.errors import MissingRuleError
+from opwright.errors import GradientError, MissingRuleError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no vmap rule")
 NS = "torch_opaque"
@@ -176,3 +176,34 @@ def test_a_jax_definition_on_tensors(route):
     assert torch.allclose(torch.autograd.grad(compiled(x).sum(), x)[0], 2 * x.cos())
     with pytest.raises(MissingRuleError, match="second derivative"):
         hessian(lambda y: call(y).sum())(x.detach())
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (
+            lambda ctx, g: g * (1 + 2j),
+            "returned a gradient of another dtype for argument x\n"
+            "  expected: dtype float32, that of the argument\n"
+            "  got: dtype complex64\n",
+        ),
+        (
+            lambda ctx, g: np.ma.masked_less(g, 2),
+            "returned an invalid gradient for argument x\n"
+            "  expected: a tensor, or None where it has no gradient\n"
+            "  got: numpy.ma.MaskedArray, shape (2,), dtype float32\n",
+        ),
+    ],
+)
+def test_a_gradient_of_numpy_that_would_lose_something(rule, message):
+    @ow.custom_op("opaque_lost::doubled", mutates_args=())
+    def doubled(x: np.ndarray) -> np.ndarray:
+        return x * 2
+
+    handle = ow.register_autograd(doubled, rule, flavour="numpy")
+    x = torch.ones(2, requires_grad=True)
+    for call in (doubled, torch.ops.opaque_lost.doubled):
+        with pytest.raises(GradientError) as error:
+            call(x).sum().backward()
+        text = f"backward of opaque_lost::doubled {message}  registered at: {handle.source}"
+        assert str(error.value).startswith(text)

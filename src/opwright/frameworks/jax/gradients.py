@@ -11,7 +11,7 @@ import numpy as np
 from opwright.errors import GradientError, layout
 from opwright.frameworks.jax.arguments import like_arguments, unflatten
 from opwright.frameworks.jax.avals import is_complex, sharded_like, zeros
-from opwright.rules.autograd import new_values, split_gradients
+from opwright.rules.autograd import new_values, of_another_dtype, split_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -128,7 +128,10 @@ def _bad_gradient(rule: Rule, qualname: str, name: str, expected: str, grad: Any
 
 
 def fitted(point: Point, rule: Rule, name: str, value: Any, *, aval: Any, kind: str = "gradient") -> Any:
-    """Return a gradient or tangent of the shape and dtype it must have, cast; other shapes raise."""
+    """Return a gradient or tangent of the shape and dtype it must have, cast; other shapes raise.
+
+    So does a complex one of what is real: its imaginary part would be lost.
+    """
     if not isinstance(value, jax.Array):
         if not isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
             raise misfit(point, rule, name, kind=kind, aval=aval, got=type(value).__name__)
@@ -136,8 +139,14 @@ def fitted(point: Point, rule: Rule, name: str, value: Any, *, aval: Any, kind: 
     if value.shape != aval.shape:
         raise misfit(point, rule, name, kind=kind, aval=aval, got=f"shape {value.shape}")
     if is_complex(value) and not is_complex(aval):
-        value = jax.numpy.real(value)
+        raise not_real(point, rule, name, kind=kind, aval=aval, got=value.dtype)
     return sharded_like(jax.lax.convert_element_type(value, aval.dtype), aval)
+
+
+def not_real(point: Point, rule: Rule, name: str, *, kind: str, aval: Any, got: Any) -> GradientError:
+    """Return the error for a complex gradient or tangent of what is real: a part of it would be lost."""
+    place = name.removeprefix("output ")
+    return of_another_dtype(point.call.record.qualname, rule, place, expected=aval.dtype, got=got, kind=kind)
 
 
 def misfit(point: Point, rule: Rule, name: str, *, kind: str, aval: Any, got: str) -> GradientError:

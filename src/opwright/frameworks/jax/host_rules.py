@@ -17,9 +17,9 @@ from opwright.errors import MissingRuleError, UnsupportedError, layout
 from opwright.frameworks.base import of_flavour
 from opwright.frameworks.jax import vmap
 from opwright.frameworks.jax.arguments import like_arguments, paths
-from opwright.frameworks.jax.avals import is_inexact, is_live, no_tangent
+from opwright.frameworks.jax.avals import is_complex, is_inexact, is_live, no_tangent
 from opwright.frameworks.jax.callbacks import Plan
-from opwright.frameworks.jax.gradients import Point, flat_gradients, misfit, needs
+from opwright.frameworks.jax.gradients import Point, flat_gradients, misfit, needs, not_real
 from opwright.frameworks.jax.inputs import inputs_of, watched
 from opwright.frameworks.jax.primitive import Computation
 from opwright.rules.autograd import Context, run_setup_context
@@ -153,6 +153,8 @@ class OnHost(Computation):
             raise misfit(self.point, self.rule, name, kind=kind, aval=aval, got=f"shape {tuple(value.shape)}")
         if value.dtype == array.dtype:
             return value
+        if "complex" in str(value.dtype) and not is_complex(aval):
+            raise not_real(self.point, self.rule, name, kind=kind, aval=aval, got=value.dtype)
         return value.to(array.dtype) if hasattr(value, "to") else value.astype(array.dtype)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> Pair:

@@ -86,6 +86,9 @@ class Dispatch(private.SingleLevelFunction):
             raise _redefined(state)
         outputs = call.spread_outputs(inputs, out)
         call.shapes = [v.shape if isinstance(v, torch.Tensor) else None for v in values]
+        call.dtypes = [
+            v.dtype if need else None for v, need in zip(values, ctx.needs_input_grad[1:], strict=True)
+        ]
         _refuse_inputs(call, values, outputs)
         ctx._opwright = call  # noqa: SLF001
         ctx.needs_input_grad = tuple(call.nest(ctx.needs_input_grad[1:], missing=False))

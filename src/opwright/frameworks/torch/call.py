@@ -22,6 +22,7 @@ class Call:
         "context",
         "differentiable",
         "dirty_outputs",
+        "dtypes",
         "flat",
         "full",
         "keyset",
@@ -42,6 +43,7 @@ class Call:
         self.flat: Any = flat
         self.outputs: list[int | None] = []
         self.shapes: list[Any] = []
+        self.dtypes: list[Any] = []
         self.templates: tuple[Any, ...] = ()
         self.context: Any = None
         self.differentiable: list[bool] = []

@@ -56,10 +56,14 @@ def make(state: Lowered, kernel: Callable[..., Any], output: Output) -> Callable
 
 
 class Given(NamedTuple):
-    """What ``checked`` needs of a call: the shapes of its flat values and the lengths of its lists."""
+    """What ``checked`` needs of a call: shapes and dtypes of its flat values, and the lengths of its lists.
+
+    There is a dtype where a gradient is needed.
+    """
 
     plan: Plan
     shapes: Sequence[Any]
+    dtypes: Sequence[Any]
     lengths: Sequence[int | None]
 
 
@@ -119,8 +123,8 @@ class _Writer:
         """Return the expression of what the gradients will be compared with."""
         if self.state.lists:
             return f"{self.names.add('measure', self._measure)}({self.prefix}values)"
-        shapes = [_shape(argument) for argument in self.schema.arguments if argument.has_tensors]
-        return f"({', '.join(shapes)},)"
+        arrays = [argument for argument in self.schema.arguments if argument.has_tensors]
+        return f"({', '.join(_of(a, 'shape') for a in arrays)}, {', '.join(_of(a, 'dtype') for a in arrays)})"
 
     def _setup_arguments(self) -> str:
         """Return the arguments of ``setup_context``, as its contract has them."""
@@ -148,14 +152,17 @@ class _Writer:
         if self.state.lists:
             lines.append(f"return (None, *{self.names.add('check', self._check_lists)}({grads}, {given}))")
         else:
-            lines += self._plain_test(f"{self.names.add('check', self._check)}({grads}, {given})")
+            lines += self._plain_test(
+                f"{self.names.add('check', self._check)}({grads}, {given}, {ctx}.needs_input_grad)"
+            )
         title = f"{self.schema.qualname}, backward"
         return compile_function(title, "backward", f"{ctx}, *{grads}", lines, self.names)
 
     def _plain_test(self, check: str) -> list[str]:
         """Return lines that pass on gradients that are plainly right, and have all others checked."""
-        tensor, grads, shapes = (self.prefix + name for name in ("tensor", "grads", "given"))
+        tensor, grads, given = (self.prefix + name for name in ("tensor", "grads", "given"))
         arguments = self.schema.arguments
+        count = sum(argument.has_tensors for argument in arguments)
         wrong = [
             f"{grads}.__class__ is not {self.prefix}tuple",
             f"{self.names.add('len', len)}({grads}) != {len(arguments)}",
@@ -164,40 +171,54 @@ class _Writer:
         for index, argument in enumerate(arguments):
             one = f"{grads}[{index}]"
             if argument.has_tensors:
-                odd = f"{one}.__class__ is not {tensor} or {one}.shape != {shapes}[{position}]"
-                wrong.append(f"({one} is not None and ({odd}))")
+                odd = [
+                    f"{one}.__class__ is not {tensor}",
+                    f"{one}.shape != {given}[{position}]",
+                    f"{one}.dtype is not {given}[{count + position}]",
+                ]
+                wrong.append(f"({one} is not None and ({' or '.join(odd)}))")
                 position += 1
             else:
                 wrong.append(f"{one} is not None")
         lines = [f"if {' or '.join(wrong)}: return {check}", f"return {grads}"]
         if len(arguments) == 1:
-            single = f"{grads}.__class__ is {tensor} and {grads}.shape == {shapes}[0]"
-            lines.insert(0, f"if {single}: return {grads}")
+            single = [
+                f"{grads}.__class__ is {tensor}",
+                f"{grads}.shape == {given}[0]",
+                f"{grads}.dtype is {given}[1]",
+            ]
+            lines.insert(0, f"if {' and '.join(single)}: return {grads}")
         return lines
 
-    def _check(self, grads: Any, shapes: Sequence[Any]) -> Any:
+    def _check(self, grads: Any, given: Sequence[Any], needs: Sequence[bool]) -> Any:
         """Return the gradients of an overload without lists, or raise."""
-        rest = iter(shapes)
-        flat = [next(rest) if argument.has_tensors else None for argument in self.schema.arguments]
+        half = len(given) // 2
+        shapes, dtypes = (
+            [next(rest) if argument.has_tensors else None for argument in self.schema.arguments]
+            for rest in (iter(given[:half]), iter(given[half:]))
+        )
+        dtypes = [dtype if need else None for dtype, need in zip(dtypes, needs, strict=True)]
         assert self.plan.rule is not None  # noqa: S101  (without a rule there is no check)
-        given: Any = Given(self.plan, flat, ())
-        return tuple(checked(given, self.plan.rule, grads))
+        whole: Any = Given(self.plan, shapes, dtypes, ())
+        return tuple(checked(whole, self.plan.rule, grads))
 
     def _check_lists(self, grads: Any, given: Any) -> list[Any]:
         assert self.plan.rule is not None  # noqa: S101  (the same)
         return checked(given, self.plan.rule, grads)
 
     def _measure(self, values: tuple[Any, ...]) -> Given:
-        """Return the shapes and lengths of a call with lists of tensors."""
-        shapes: list[Any] = []
+        """Return the shapes, dtypes and lengths of a call with lists of tensors."""
+        flat: list[Any] = []
         lengths: list[int | None] = []
         for argument, value in zip(self.schema.arguments, values, strict=True):
             if argument.is_tensor_list:
                 lengths.append(None if value is None else len(value))
-                shapes += [None] if value is None else [getattr(tensor, "shape", None) for tensor in value]
+                flat += [None] if value is None else value
             else:
-                shapes.append(value.shape if isinstance(value, Tensor) else None)
-        return Given(self.plan, shapes, lengths)
+                flat.append(value if isinstance(value, Tensor) else None)
+        shapes = [getattr(one, "shape", None) for one in flat]
+        dtypes = [one.dtype if getattr(one, "requires_grad", False) else None for one in flat]
+        return Given(self.plan, shapes, dtypes, lengths)
 
     def _nest(self, flat: tuple[bool, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return ``needs_input_grad`` with one entry for each argument, a list for a list."""
@@ -212,6 +233,7 @@ class _Writer:
         return tuple(nested)
 
 
-def _shape(argument: Argument) -> str:
-    name = argument.name
-    return f"(None if {name} is None else {name}.shape)" if argument.is_optional else f"{name}.shape"
+def _of(argument: Argument, attribute: str) -> str:
+    """Return the expression of a tensor's attribute, None for a tensor that is absent."""
+    text = f"{argument.name}.{attribute}"
+    return f"(None if {argument.name} is None else {text})" if argument.is_optional else text

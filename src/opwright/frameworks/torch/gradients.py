@@ -1,6 +1,7 @@
 """What a backward returned, made one gradient for each flat argument, or an error that names the argument.
 
 * A gradient that broadcasting made larger is summed to its argument's shape, as torch's engine does.
+* The engine casts a gradient to its argument's dtype; a complex one of a real argument is an error there too.
 * Symbolic shapes are left to the engine: a comparison here would add guards, or fail on unbacked sizes.
 """
 
@@ -10,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from opwright.arrays import class_name, describe
 from opwright.errors import GradientError, MissingRuleError, layout
 from opwright.frameworks.torch.lowered import OPAQUE, Lowered
-from opwright.rules.autograd import AutogradRule, split_gradients
+from opwright.rules.autograd import AutogradRule, of_another_dtype, split_gradients
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from opwright.frameworks.torch.call import Call
     from opwright.rules.base import Rule
     from opwright.schema import Argument, FunctionSchema
@@ -46,33 +50,46 @@ def missing_formula(state: Lowered, *, tangent: bool = False) -> MissingRuleErro
     )
 
 
-def checked(call: Call, rule: AutogradRule, returned: Any) -> list[Any]:
+def checked(
+    call: Call, rule: AutogradRule, returned: Any, dtypes: Sequence[torch.dtype | None] | None = None
+) -> list[Any]:
     """Return one gradient for each flat value of a call from what its backward returned.
+
+    Parameters
+    ----------
+    call, rule, returned
+        The call, its rule, and what that returned.
+    dtypes
+        Those of the flat values that a gradient is asked for, None for others; the call's own if left out.
 
     Raises
     ------
     GradientError
-        If the number, a shape, a device or a class is wrong; the message names the argument.
+        If the number, a shape or a class is wrong, or one is complex that must be real; the message names the
+        argument.
     """
     state = call.plan.state
     schema = state.record.schema
     entries = split_gradients(rule, schema, returned)
     flat: list[Any] = []
-    shapes = call.shapes
+    dtypes = call.dtypes if dtypes is None else dtypes
+    given = list(zip(call.shapes, dtypes, strict=True))
     for argument, entry in zip(schema.arguments, entries, strict=True):
         if not argument.has_tensors:
             if entry is not None and not _only_none(entry):
                 raise _not_none(schema, rule, argument, entry)
             flat.append(None)
         elif not argument.is_tensor_list:
-            flat.append(_one(schema, rule, argument.name, entry, shapes[len(flat)]))
+            flat.append(one_gradient(schema, rule, argument.name, entry, given[len(flat)]))
         else:
-            flat += _several(call, rule, argument, entry, len(flat))
+            flat += _several(call, rule, argument, entry, given[len(flat) :])
     return flat
 
 
-def _several(call: Call, rule: AutogradRule, argument: Argument, entry: Any, at: int) -> list[Any]:
-    """Return the gradients of a list of tensors, which is at a flat position."""
+def _several(
+    call: Call, rule: AutogradRule, argument: Argument, entry: Any, given: Sequence[tuple[Any, Any]]
+) -> list[Any]:
+    """Return the gradients of a list of tensors, with the shapes and dtypes from there on."""
     state = call.plan.state
     schema = state.record.schema
     length = dict(zip((schema.arguments[i].name for i in state.lists), call.lengths, strict=True))[
@@ -96,18 +113,25 @@ def _several(call: Call, rule: AutogradRule, argument: Argument, entry: Any, at:
             )
         )
     names = [f"{argument.name}[{i}]" for i in range(length)]
-    pairs = zip(names, entry, call.shapes[at : at + length], strict=True)
-    return [_one(schema, rule, name, grad, shape) for name, grad, shape in pairs]
+    rows = zip(names, entry, given[:length], strict=True)
+    return [one_gradient(schema, rule, name, grad, like) for name, grad, like in rows]
 
 
-def _one(schema: FunctionSchema, rule: Rule, name: str, grad: Any, shape: Any) -> Any:
-    """Return the gradient of one tensor."""
+def one_gradient(schema: FunctionSchema, rule: Rule, name: str, grad: Any, like: tuple[Any, Any]) -> Any:
+    """Return the gradient of one tensor, summed to its shape; one that is wrong raises.
+
+    ``like`` is the tensor's shape, None where there is none, and its dtype, None where the engine asks for no
+    gradient and takes no notice of one.
+    """
+    shape, dtype = like
     if grad is None:
         return None
     if not isinstance(grad, torch.Tensor):
         raise _bad(schema, rule, name, "a tensor, or None where it has no gradient", _what(grad))
     if shape is None:
         raise _bad(schema, rule, name, "None: the argument was None", _what(grad))
+    if dtype is not None and grad.dtype.is_complex and not dtype.is_complex:
+        raise of_another_dtype(schema.qualname, rule, name, expected=dtype, got=grad.dtype)
     if not (_static(shape) and _static(grad.shape)) or grad.shape == shape:
         return grad
     if _broadcasts(shape, grad.shape):
@@ -135,6 +159,8 @@ def _only_none(entry: Any) -> bool:
 def _what(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
+    if hasattr(value, "shape"):
+        return f"{class_name(value)}, {describe(value)}"
     return f"{value!r} of type {type(value).__name__}"
 
 

@@ -17,7 +17,7 @@ import torch
 from opwright.errors import GradientError, UnsupportedError, layout
 from opwright.frameworks.torch import private
 from opwright.frameworks.torch.gradients import checked, missing_formula
-from opwright.rules.autograd import AutogradRule, Context, run_setup_context
+from opwright.rules.autograd import AutogradRule, Context, of_another_dtype, run_setup_context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -159,6 +159,15 @@ def _author(ctx: Any, call: Call, rule: Rule, tangents: tuple[Any, ...]) -> list
         if tangent is not None and (template is None or tangent.shape != template[0].shape):
             expected = "None" if template is None else f"shape {tuple(template[0].shape)} for output {index}"
             raise _bad_tangents(call, rule, expected, f"shape {tuple(tangent.shape)}")
+        if tangent is not None and tangent.dtype.is_complex and not template[0].dtype.is_complex:
+            raise of_another_dtype(
+                call.plan.state.record.qualname,
+                rule,
+                str(index),
+                expected=template[0].dtype,
+                got=tangent.dtype,
+                kind="tangent",
+            )
     return flat
 
 
@@ -183,7 +192,9 @@ def _derived(ctx: Any, call: Call, rule: AutogradRule, tangents: tuple[Any, ...]
         active = [seed.requires_grad_() for seed, t in pairs if seed is not None and t[1]]
         returned = rule.fn(ForwardContext(ctx, needs), *call.nest_outputs(seeds))
         grads, tangents_in = [], []
-        for grad, tangent in zip(checked(call, rule, returned), tangents, strict=True):
+        # Torch makes zeros of tangents that are not there: which gradients count is not known.
+        dtypes = [None] * len(tangents)
+        for grad, tangent in zip(checked(call, rule, returned, dtypes), tangents, strict=True):
             if grad is None or (tangent is None and not grad.requires_grad):
                 continue
             if not grad.requires_grad:

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from opwright.frameworks.base import Framework, load, of_flavour
 from opwright.frameworks.torch import private
 from opwright.frameworks.torch.convert import from_numpy, to_numpy, to_share
+from opwright.frameworks.torch.gradients import one_gradient
 from opwright.frameworks.torch.lowered import OPAQUE, Lowered, tensors_in
 from opwright.keys import DEFAULT
 from opwright.overload import Kernel, OpOverload
@@ -160,7 +161,7 @@ def _kernel(state: Lowered, rule: AutogradRule) -> Callable[..., Any]:
     """Return the kernel: ``setup_context``, the backward, then one tensor for each gradient asked for."""
     schema = state.record.schema
     total, returned = len(schema.arguments), len(schema.returns)
-    other = None if rule.flavour in ("torch", "array_api") else of_flavour(rule.flavour)
+    other = _flavour_of(rule)
     once = getattr(rule.fn, "__code__", None) is _ONCE
     fn: Any = rule.fn.__dict__["__wrapped__"] if once else rule.fn
 
@@ -178,9 +179,14 @@ def _kernel(state: Lowered, rule: AutogradRule) -> Callable[..., Any]:
         output = None if not outs else outs[0] if returned == 1 and not schema.is_tuple else outs
         run_setup_context(rule.setup_context, schema, ctx, state.authors(values), output)
         entries = split_gradients(rule, schema, fn(ctx, *crossed[total + returned :]))
-        return _results(state, flat, needs, entries, other)
+        return _results(state, rule, flat, needs, entries)
 
     return kernel
+
+
+def _flavour_of(rule: AutogradRule) -> Framework | None:
+    """Return the framework of a backward's arrays, None for torch's own."""
+    return None if rule.flavour in ("torch", "array_api") else of_flavour(rule.flavour)
 
 
 def _cross(value: Any, other: Framework | None) -> Any:
@@ -193,32 +199,34 @@ def _cross(value: Any, other: Framework | None) -> Any:
 
 
 def _back(value: Any, other: Framework | None) -> Any:
-    """Return a gradient as a tensor."""
-    if other is None or value is None:
+    """Return a gradient as a tensor; what its framework would not take is left as it is."""
+    if other is None or value is None or not other.accepts(value):
         return value
     return from_numpy(value) if other.name == "numpy" else load("torch").from_dlpack(value)
 
 
 def _results(
-    state: Lowered, flat: Sequence[Any], needs: list[list[bool]], entries: list[Any], other: Framework | None
+    state: Lowered, rule: AutogradRule, flat: Sequence[Any], needs: list[list[bool]], entries: list[Any]
 ) -> list[torch.Tensor]:
     """Return the gradients that are asked for, each with memory and layout of its own, as the fake says."""
-    found = []
+    found, other = [], _flavour_of(rule)
+    schema = state.record.schema
     for index, asked in zip(state.tensors, needs, strict=True):
+        argument = schema.arguments[index]
         inputs = flat[index] if flat[index].__class__ in (list, tuple) else [flat[index]]
         entry = entries[index]
         grads = entry if entry.__class__ in (list, tuple) else [entry] * len(inputs)
-        for like, grad, need in zip(inputs, grads, asked, strict=True):
+        for number, (like, grad, need) in enumerate(zip(inputs, grads, asked, strict=True)):
             if need:
-                found.append(_laid_out(like, _back(grad, other), tensors_in(list(flat))))
+                name = f"{argument.name}[{number}]" if argument.is_tensor_list else argument.name
+                checked = one_gradient(schema, rule, name, _back(grad, other), (like.shape, like.dtype))
+                found.append(_laid_out(like, checked, tensors_in(list(flat))))
     return found
 
 
 def _laid_out(like: torch.Tensor, grad: Any, given: list[torch.Tensor]) -> torch.Tensor:
     if grad is None:
         return torch.zeros_like(like)
-    if tuple(grad.shape) != tuple(like.shape):
-        grad = grad.sum_to_size(like.shape)
     out = torch.empty_like(like)
     if (
         out.dtype == grad.dtype
