@@ -537,6 +537,62 @@ def test_a_complex_derivative_of_what_is_real(flavour, kind):
     assert text.splitlines()[2] in text_of(kinds, lambda: jax.block_until_ready(jax.jit(derived)(X)))
 
 
+@pytest.mark.parametrize("fake", [False, True])
+@pytest.mark.parametrize(
+    ("name", "collective"),
+    [("psum", lambda x: jax.lax.psum(x, "i")), ("axis_index", lambda x: x + jax.lax.axis_index("i"))],
+)
+def test_an_axis_name_of_vmap_inside_an_operator(name, collective, fake):
+    op = ow.custom_op(f"jaxe::{name}", mutates_args=(), schema="(Tensor x) -> Tensor", flavour="jax")(
+        collective
+    )
+    op.register_autograd(lambda ctx, g: g)
+    if fake:
+        op.register_fake(like_x)
+    batched = jax.vmap(op, axis_name="i")
+    derivative = jax.vmap(jax.value_and_grad(lambda x: op(x).sum()), axis_name="i")
+    for call in (batched, jax.jit(batched), derivative, jax.jit(derivative)):
+        text = text_of(errors.UnsupportedError, lambda call=call: call(jnp.stack([X, X])))
+        lines = text.splitlines()
+        assert lines[:2] == [
+            f"the kernel of jaxe::{name} uses an axis by name: those of jax.vmap are not visible inside an "
+            "operator",
+            "  expected: a body without collectives, or with those of axes of jax.shard_map",
+        ]
+        assert re.match("  got: (NameError: .*unbound axis name: i|AssertionError: raised by JAX)", lines[2])
+        assert lines[3:5] == [
+            f"  registered at: {op._record.source}",
+            "  to fix: call the collective outside of the operator, on its arguments or outputs",
+        ]
+
+
+@pytest.mark.parametrize(
+    "error", [NameError("name 'k' is not defined"), AssertionError(), AssertionError("no")]
+)
+def test_an_error_of_the_author_s_own_under_a_named_axis(error):
+    @ow.custom_op("jaxe::own_error", mutates_args=(), schema="(Tensor x) -> Tensor", flavour="jax")
+    def own_error(x):
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        jax.vmap(own_error, axis_name="i")(jnp.stack([X, X]))
+    assert caught.value is error
+
+
+def test_an_axis_name_of_shard_map_inside_an_operator():
+    @ow.custom_op("jaxe::summed", mutates_args=(), schema="(Tensor x) -> Tensor", flavour="jax")
+    def summed(x):
+        return jax.lax.psum(x, "i") + x
+
+    mesh = jax.make_mesh(
+        (2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices("cpu")[:2]
+    )
+    spec = jax.sharding.PartitionSpec("i")
+    for run in (lambda f: f, jax.jit):
+        spread = run(jax.shard_map(summed, mesh=mesh, in_specs=spec, out_specs=spec))
+        np.testing.assert_array_equal(spread(jnp.stack([X, 2 * X])), jnp.stack([4 * X, 5 * X]))
+
+
 def test_a_numpy_array_that_is_mutated_beside_jax_arrays():
     @ow.custom_op("jaxe::add_", mutates_args={"x", "xs"})
     def add_(x: np.ndarray, xs: list[np.ndarray], y: np.ndarray) -> None:

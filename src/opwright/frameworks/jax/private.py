@@ -32,6 +32,12 @@ trace_state_clean: Callable[[], bool] | None = _core("trace_state_clean")
 """Whether no trace is under way in this thread; None where this JAX does not say."""
 
 
+def binds_axes() -> bool:
+    """Return whether an axis has a name here, from ``jax.vmap`` for one; False where JAX does not say."""
+    environment = _core("get_axis_env")
+    return environment is not None and bool(getattr(environment(), "axis_sizes", ()))
+
+
 @cache
 def device_put() -> Callable[..., Any] | None:
     """Return ``put(aval, sharding, array, device, committed)``, or None where only public names are there.
