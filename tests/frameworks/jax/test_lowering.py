@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import opwright as ow
+from opwright.errors import UnsupportedError
 from opwright.frameworks.jax import callbacks, ffi, lowering
 from opwright.frameworks.jax.call import Call
 from opwright.frameworks.jax.framework import FRAMEWORK
@@ -168,6 +169,20 @@ def test_elements_narrower_than_a_byte(dtype, route):
     with pytest.warns(NoVmapRuleWarning):
         rows, _ = jax.jit(jax.vmap(back))(jnp.stack([x, x]), jnp.stack([x, x]))
     np.testing.assert_array_equal(rows.astype(np.float32), [[1, 1, 0]] * 2)
+
+
+def test_elements_narrower_than_a_byte_on_a_gpu():
+    plan = callbacks.Plan("jaxl::packed", "torch", lambda arrays, outs: list(arrays), "kernel.py:3")
+    avals = [jax.core.ShapedArray((3,), jnp.dtype("int4"))]
+    with pytest.raises(UnsupportedError) as caught:
+        lowering.traceable(plan, "cuda", avals, avals, target=None, export=False)
+    assert str(caught.value) == (
+        "jaxl::packed: a torch kernel cannot have GPU buffers of int4: XLA keeps several elements in each byte\n"
+        "  expected: arrays whose elements take whole bytes\n"
+        "  registered at: kernel.py:3\n"
+        "  to fix: convert the arguments first, x.astype('int8') for example, or register a kernel of "
+        "flavour jax"
+    )
 
 
 def test_failures_on_every_route(route):
