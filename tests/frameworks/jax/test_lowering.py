@@ -177,7 +177,8 @@ def test_elements_narrower_than_a_byte_on_a_gpu():
     with pytest.raises(UnsupportedError) as caught:
         lowering.traceable(plan, "cuda", avals, avals, target=None, export=False)
     assert str(caught.value) == (
-        "jaxl::packed: a torch kernel cannot have GPU buffers of int4: XLA keeps several elements in each byte\n"
+        "jaxl::packed: a torch kernel cannot have GPU buffers of int4: XLA keeps several elements in each "
+        "byte\n"
         "  expected: arrays whose elements take whole bytes\n"
         "  registered at: kernel.py:3\n"
         "  to fix: convert the arguments first, x.astype('int8') for example, or register a kernel of "
