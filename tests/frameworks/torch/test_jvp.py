@@ -135,7 +135,7 @@ def test_a_wrong_tangent(returned, expected, got):
         with pytest.raises(GradientError) as error:
             jvp(call, (X,), (X,))
         assert str(error.value) == (
-            f"jvp of {NS}::cube returned an incorrect number or shape of tangents\n"
+            f"jvp of {NS}::cube returned an incorrect number, kind or shape of tangents\n"
             f"  expected: {expected}\n"
             f"  got: {got}\n"
             f"  registered at: {handle.source}"
@@ -189,3 +189,57 @@ def test_a_level_of_forward_mode_that_compiled_code_enters(sine, which, backend)
     torch._dynamo.reset()
     found = torch.compile(tangent, fullgraph=True, backend=backend)(X, X)
     assert torch.allclose(found, X.cos() * X)
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected", "got"),
+    [
+        (2.0, "a tensor, or None for zero, for output 0", "2.0 of type float"),
+        ("x", "a tensor, or None for zero, for output 0", "'x' of type str"),
+        (torch.ones(3, dtype=torch.int64), "a floating or complex tensor for output 0", "dtype torch.int64"),
+    ],
+    ids=["a number", "a string", "integers"],
+)
+def test_what_is_no_tangent_is_refused(ns, returned, expected, got):
+    op = ow.custom_op(f"{ns}::f", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor")
+    rule = ow.register_jvp(op, lambda ctx, t: returned)
+    with pytest.raises(GradientError) as e:
+        torch.func.jvp(op, (torch.ones(3),), (torch.ones(3),))
+    assert str(e.value) == (
+        f"jvp of {ns}::f returned an incorrect number, kind or shape of tangents\n"
+        f"  expected: {expected}\n"
+        f"  got: {got}\n"
+        f"  registered at: {rule.source}"
+    )
+
+
+def test_none_is_a_zero_tangent(ns):
+    x = torch.ones(3)
+    schema = "(Tensor x) -> (Tensor, Tensor)"
+    by_rule = ow.custom_op(f"{ns}::rule", lambda x: (x * 2, x * 3), mutates_args=(), schema=schema)
+    ow.register_jvp(by_rule, lambda ctx, t: (None, t * 3))
+    derived = ow.custom_op(f"{ns}::derived", lambda x: (x * 2, x * 3), mutates_args=(), schema=schema)
+    derived.register_autograd(lambda ctx, a, b: None)
+    written = ow.custom_op(
+        f"{ns}::written",
+        lambda x, y: [x.add_(y)].clear(),
+        mutates_args=("x",),
+        schema="(Tensor(a!) x, Tensor y) -> ()",
+    )
+    ow.register_jvp(written, lambda ctx, tx, ty: None)
+
+    def mutating(x):
+        mutated = x * 1
+        written(mutated, x)
+        return mutated
+
+    for op, wanted in ((by_rule, (x * 0, x * 3)), (derived, (x * 0, x * 0)), (mutating, x * 0)):
+        torch.testing.assert_close(torch.func.jvp(op, (x,), (x,))[1], wanted)
+        batched = torch.vmap(lambda t, op=op: torch.func.jvp(op, (x,), (t,))[1])(torch.ones(2, 3))
+        got = batched if isinstance(batched, tuple) else (batched,)
+        for one, row in zip(got, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+            torch.testing.assert_close(one, row.expand(2, 3))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        tangents = [torch.autograd.forward_ad.unpack_dual(one).tangent for one in by_rule(dual)]
+    torch.testing.assert_close(tangents, [x * 0, x * 3])

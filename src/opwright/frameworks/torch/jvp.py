@@ -105,7 +105,15 @@ def tangents_of_outputs(ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
             found = _derived(ctx, call, plan.rule, tangents)
         else:
             raise missing_formula(plan.state, tangent=True)
-        return tuple(_in_place(call, i, tangent, given) for i, tangent in enumerate(found))
+        pairs = enumerate(zip(found, call.templates, strict=True))
+        return tuple(_in_place(call, i, _or_zero(*pair), given) for i, pair in pairs)
+
+
+def _or_zero(tangent: Any, template: tuple[torch.Tensor, bool] | None) -> Any:
+    """Return the tangent of an output; torch aborts on None, which stands for zero, where it counts."""
+    if tangent is not None or template is None or not template[1]:
+        return tangent
+    return torch.zeros_like(template[0])
 
 
 def _in_place(call: Call, index: int, tangent: Any, tangents: tuple[Any, ...]) -> Any:
@@ -156,10 +164,18 @@ def _author(ctx: Any, call: Call, rule: Rule, tangents: tuple[Any, ...]) -> list
         else:
             flat += value
     for index, (tangent, template) in enumerate(zip(flat, call.templates, strict=True)):
-        if tangent is not None and (template is None or tangent.shape != template[0].shape):
+        if tangent is None:
+            continue
+        if not isinstance(tangent, torch.Tensor):
+            got = f"{tangent!r} of type {type(tangent).__name__}"
+            raise _bad_tangents(call, rule, f"a tensor, or None for zero, for output {index}", got)
+        if template is None or tangent.shape != template[0].shape:
             expected = "None" if template is None else f"shape {tuple(template[0].shape)} for output {index}"
             raise _bad_tangents(call, rule, expected, f"shape {tuple(tangent.shape)}")
-        if tangent is not None and tangent.dtype.is_complex and not template[0].dtype.is_complex:
+        if template[1] and not _differentiable(tangent):
+            expected = f"a floating or complex tensor for output {index}"
+            raise _bad_tangents(call, rule, expected, f"dtype {tangent.dtype}")
+        if tangent.dtype.is_complex and not template[0].dtype.is_complex:
             raise of_another_dtype(
                 call.plan.state.record.qualname,
                 rule,
@@ -172,9 +188,10 @@ def _author(ctx: Any, call: Call, rule: Rule, tangents: tuple[Any, ...]) -> list
 
 
 def _bad_tangents(call: Call, rule: Rule, expected: str, got: str) -> GradientError:
+    qualname = call.plan.state.record.qualname
     return GradientError(
         layout(
-            f"jvp of {call.plan.state.record.qualname} returned an incorrect number or shape of tangents",
+            f"jvp of {qualname} returned an incorrect number, kind or shape of tangents",
             expected=expected,
             got=got,
             registered=rule.source,
