@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import opwright as ow
 from checks.cases import assert_caught, facts_of, text_of, wrong_operators
 
 # Name of the operator, id, what is wrong, expected, got, what to do, and the sample.
@@ -53,4 +55,21 @@ def test_a_finding_prints_whole():
         "    op = ow.ops.wrong.always_raises.default\n"
         "    x = np.array(ARRAY, 'float64')\n"
         "    print(op(x))"
+    )
+
+
+@pytest.mark.parametrize("annotated", [False, True])
+def test_a_kernel_without_annotations_may_be_for_one_framework(ns, annotated):
+    def raising(x):
+        raise ValueError("no luck")
+
+    if annotated:
+        raising.__annotations__ = {"x": np.ndarray, "return": np.ndarray}
+    operator = ow.custom_op(f"{ns}::f", raising, mutates_args=(), schema="(Tensor x) -> Tensor")
+    options = {"frameworks": "numpy", "test_utils": "schema", "raise_exception": False}
+    (finding,) = ow.opcheck(operator, (np.ones(3),), **options).findings
+    hint = "; if the kernel is for one framework's arrays only, annotate it with them, or pass flavour="
+    assert (finding.id, finding.fix) == (
+        "OW001",
+        f"correct the kernel, or the sample{'' if annotated else hint}",
     )

@@ -125,3 +125,25 @@ def test_a_compiled_backward_runs_twice_and_strings_stay_strings(ns):
     for mode in ("square", "cube"):
         outcome = outcome_of(power, "torch", np.array([0.5, 2.0]), mode)
         assert (outcome.status, outcome.findings) == ("passed", ())
+
+
+@pytest.mark.parametrize("at_fault", ["fake", "backward"])
+def test_a_fixed_size_is_the_fault_of_the_rule_that_fixes_it(ns, at_fault):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    def fake(x):
+        return x.new_empty((int(x.shape[0]), *x.shape[1:]))
+
+    def backward(ctx, grad):
+        return torch.stack([3 * row for row in grad])
+
+    def triple(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    triple.__annotations__ = {"x": torch.Tensor, "return": torch.Tensor}
+    operator = ow.custom_op(f"{ns}::triple", triple, mutates_args=())
+    operator.register_fake(fake if at_fault == "fake" else torch.empty_like)
+    operator.register_autograd(backward if at_fault == "backward" else lambda ctx, grad: 3 * grad)
+    options = {"frameworks": "torch", "test_utils": "compile", "raise_exception": False}
+    findings = opcheck(operator, (torch.ones(3, 4, dtype=torch.float64),), **options).findings
+    assert [(finding.id, finding.rule) for finding in findings] == [("OW804", at_fault)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from opwright import catalogue
 from opwright.checks.base import Law, facts, line_of, raised
 from opwright.errors import AliasError, OutputError
 
@@ -57,8 +58,17 @@ def check(probe: Probe) -> Iterator[Finding]:
                 source=line_of(error, source),
                 expected="a result",
                 got=raised(error),
-                fix="correct the kernel, or the sample",
+                fix=_fix(probe),
             )
+
+
+def _fix(probe: Probe) -> str:
+    """Return what to do about a kernel that raises; one without annotations may be for one framework only."""
+    kernel = probe.record.select_kernel(probe.adapter.name, probe.adapter.device_type)
+    fix = "correct the kernel, or the sample"
+    if kernel is None or kernel.flavour != catalogue.ARRAY_API:
+        return fix
+    return f"{fix}; if the kernel is for one framework's arrays only, annotate it with them, or pass flavour="
 
 
 CHECK = Law("call", check, EXPLANATIONS)

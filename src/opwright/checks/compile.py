@@ -59,7 +59,8 @@ EXPLANATIONS: Mapping[str, str] = {
     ),
     "OW804": (
         "Compiled with symbolic sizes, the operator is compiled again for another size. A rule makes a "
-        "number of a size, or branches on one: int(), range(), an if. Compute with the size itself."
+        "number of a size, or branches on one: int(), range(), an if, a loop over an array, as many parts as "
+        "an axis has entries. Compute with the size itself."
     ),
     "OW805": (
         "A program that holds the operator cannot be exported, saved and loaded, or does something else then."
@@ -247,12 +248,12 @@ def _other_size(case: Case, program: Program) -> Iterator[Finding]:
         probe.compared()
         result, error = attempt(case.run, program, other, other_size=True)
         if isinstance(error, Recompiled):
-            rule = "backward" if case.point is not None else "fake"
+            rule = _fixing(case, program, other)
             yield case.finding(
                 "OW804",
                 f"with size {2 * size} in place of {size} the operator is compiled again",
                 ("one program for every size", f"compiled again: {error}"),
-                "compute with sizes as they are: no int(), range() or if on one, in the backward either",
+                "compute with sizes: no int(), range(), loop or if on one, in the backward either",
                 rule=rule,
             )
         elif result is None:
@@ -263,6 +264,17 @@ def _other_size(case: Case, program: Program) -> Iterator[Finding]:
                 yield case.finding("OW802", what, (f"{expected}, as eagerly", got), "correct the fake")
                 break
         return
+
+
+def _fixing(case: Case, program: Program, other: Sample) -> str:
+    """Return the rule that fixes a size: the fake where a program without the gradient is fixed too."""
+    if case.point is not None:
+        values = case.probe.values
+        attempt(program.call, values(case.sample))
+        _, error = attempt(program.call, values(other), other_size=True)
+        if not isinstance(error, Recompiled):
+            return "backward"
+    return "fake"
 
 
 def _batched(case: Case, program: Program) -> Iterator[Finding]:

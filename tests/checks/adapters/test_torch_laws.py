@@ -193,7 +193,7 @@ TEXTS = [
         "with size 6 in place of 3 the operator is compiled again",
         "one program for every size",
         "compiled again: tensor 'x' size mismatch at index 0. expected 3, actual 6",
-        "compute with sizes as they are: no int(), range() or if on one, in the backward either",
+        "compute with sizes: no int(), range(), loop or if on one, in the backward either",
         "the given sample: x float64 (3, 4)",
     ),
 ]

@@ -18,6 +18,7 @@ from opwright.frameworks.torch import jvp, private
 from opwright.frameworks.torch.call import Call
 from opwright.frameworks.torch.gradients import checked, missing_formula
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
+from opwright.frameworks.torch.nested import refused
 from opwright.outputs import same_objects
 from opwright.rules.autograd import AutogradRule, new_values, run_setup_context
 from opwright.rules.jvp import JvpRule
@@ -98,7 +99,10 @@ class Dispatch(private.SingleLevelFunction):
                 if old is not None:
                     inputs[position] = old
         if plan.rule is not None:
-            run_setup_context(plan.rule.setup_context, state.record.schema, ctx, state.authors(inputs), out)
+            with refused(state.record, "setup_context", plan.rule):
+                run_setup_context(
+                    plan.rule.setup_context, state.record.schema, ctx, state.authors(inputs), out
+                )
         if call.full:
             jvp.keep(ctx, call, values=values, inputs=inputs, outputs=outputs, out=out)
         return tuple(outputs)

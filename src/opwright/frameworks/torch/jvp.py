@@ -17,6 +17,7 @@ import torch
 from opwright.errors import GradientError, UnsupportedError, layout
 from opwright.frameworks.torch import private
 from opwright.frameworks.torch.gradients import checked, missing_formula
+from opwright.frameworks.torch.nested import refused
 from opwright.rules.autograd import AutogradRule, Context, of_another_dtype, run_setup_context
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def keep(
     if own is not None:
         call.context = Context(ctx.needs_input_grad)
         state = plan.state
-        run_setup_context(own, state.record.schema, call.context, state.authors(inputs), out)
+        with refused(state.record, "setup_context", rule):
+            run_setup_context(own, state.record.schema, call.context, state.authors(inputs), out)
     constant = {id(tensor) for tensor in getattr(ctx, "non_differentiable", None) or ()}
     call.templates = tuple(
         (tensor.detach(), id(tensor) not in constant and _differentiable(tensor))
@@ -100,9 +102,11 @@ def tangents_of_outputs(ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
         given = tangents
         tangents = tuple(t.clone() if n in dirty and t is not None else t for n, t in enumerate(given))
         if plan.jvp_rule is not None:
-            found = _author(ctx, call, plan.jvp_rule, tangents)
+            with refused(plan.state.record, "jvp rule", plan.jvp_rule):
+                found = _author(ctx, call, plan.jvp_rule, tangents)
         elif plan.rule is not None:
-            found = _derived(ctx, call, plan.rule, tangents)
+            with refused(plan.state.record, "backward, of which the tangent is derived,", plan.rule):
+                found = _derived(ctx, call, plan.rule, tangents)
         else:
             raise missing_formula(plan.state, tangent=True)
         pairs = enumerate(zip(found, call.templates, strict=True))

@@ -21,6 +21,7 @@ from opwright.batch_outputs import checked, require_even
 from opwright.errors import UnsupportedError, layout
 from opwright.frameworks.torch import private
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
+from opwright.frameworks.torch.nested import refused
 from opwright.outputs import is_one, same_objects
 from opwright.rules.vmap import VmapInfo
 
@@ -167,7 +168,8 @@ def _call_rule(
     in_dims = dims[: state.count]
     if not all(map(_unbatched, dims[state.count :])):
         in_dims = dims
-    returned = state.apply(rule.fn, tuple(state.authors(values)), info, in_dims)
+    with refused(state.record, "vmap rule", rule):
+        returned = state.apply(rule.fn, tuple(state.authors(values)), info, in_dims)
     return checked(state.record, rule, returned, ("torch",), info.batch_size)
 
 
