@@ -111,12 +111,13 @@ def check(probe: Probe) -> Iterator[Finding]:
     if reason is not None:
         probe.skip(reason)
         return
+    largest = max(probe.samples, key=_axes_of, default=None)
     for sample in probe.samples:
         leaves = [leaf for leaf in sample.leaves() if not sample.argument(leaf).kwarg_only]
         if not leaves:
             probe.skip("no positional argument is an array")
             continue
-        for case in _cases(probe, sample, leaves):
+        for case in _cases(probe, sample, leaves, sizes=probe.thorough or sample is largest):
             found = list(_compared(probe, sample, case))
             yield from found
             if found and not probe.thorough:
@@ -142,7 +143,14 @@ def _other_arguments(probe: Probe, sample: Sample, leaves: Sequence[Leaf]) -> It
                 return
 
 
-def _cases(probe: Probe, sample: Sample, leaves: Sequence[Leaf]) -> Iterator[Case]:
+def _axes_of(sample: Sample) -> int:
+    """Return how many axes the arrays of a sample have."""
+    return sum(sample.array(leaf).ndim for leaf in sample.leaves())
+
+
+def _cases(probe: Probe, sample: Sample, leaves: Sequence[Leaf], *, sizes: bool) -> Iterator[Case]:
+    """Yield the ways to batch a sample; nested batches and unusual sizes are for one sample of several."""
+
     def every(axis: int) -> dict[Leaf, int]:
         return {leaf: axis if axis <= sample.array(leaf).ndim else 0 for leaf in leaves}
 
@@ -167,6 +175,8 @@ def _cases(probe: Probe, sample: Sample, leaves: Sequence[Leaf]) -> Iterator[Cas
             if left not in written:
                 rest = {leaf: 0 for leaf in leaves if leaf is not left}
                 yield one(rest, f"all but {left.label} are batched")
+    if not sizes:
+        return
     yield Case("vmap is nested", (2, BATCH), (every(0), every(-1)))
     if len(leaves) > 1 and not written:
         outer, inner = {leaves[0]: 0}, dict.fromkeys(leaves[1:], 0)

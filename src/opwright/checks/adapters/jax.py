@@ -40,9 +40,10 @@ class JAXAdapter(Adapter):
     def array(self, array: Any) -> Any:
         """Return an array with a copy of NumPy's."""
         import jax
+        import numpy as np
 
         with jax.enable_x64(True):
-            return jax.numpy.array(array)
+            return jax.device_put(np.array(array))  # jax.numpy.array compiles a program for every shape
 
     def numpy(self, array: Any) -> Any:
         """Return a NumPy array."""
