@@ -154,13 +154,8 @@ def forward_grad_on() -> Iterator[None]:
         set_fwd_grad(before)
 
 
-def primal(value: Any) -> Any:
-    """Return a tensor without its tangent of the current level; anything else as it is."""
-    if isinstance(value, torch.Tensor):
-        return unpack_dual(value, level=0)[0]
-    if value.__class__ in (list, tuple):
-        return value.__class__(map(primal, value))
-    return value
+# The batches of torch.autograd.functional's ``vectorize``, which know few operations.
+is_legacy_batched: Callable[[Any], bool] = getattr(_functorch, "is_legacy_batchedtensor", lambda _: False)
 
 
 def has_tangent(tensor: torch.Tensor) -> bool:
