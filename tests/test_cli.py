@@ -10,7 +10,7 @@ import pytest
 
 import opwright as ow
 from opwright import cli
-from opwright.cli import main, split_target
+from opwright.cli import main
 
 MODULE = """
     import numpy as np
@@ -372,23 +372,6 @@ def test_no_command_prints_help(run):
     assert out.startswith("usage: opwright [-h] [--version] COMMAND ...\n")
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("a.b", ("a.b", "")),
-        ("a.b:c", ("a.b", "c")),
-        ("a.b:n::c", ("a.b", "n::c")),
-        ("n::c", ("", "n::c")),
-        ("n::c.out", ("", "n::c.out")),
-        ("/x/y.py:n::c", ("/x/y.py", "n::c")),
-        (r"C:\x\y.py:n::c", (r"C:\x\y.py", "n::c")),
-        (r"C:\x\y.py", (r"C:\x\y.py", "")),
-    ],
-)
-def test_targets_are_split_at_the_one_colon(text, parts):
-    assert split_target(text) == parts
-
-
 # ------------------------------------------------------------------------------------------- the process
 
 
@@ -458,3 +441,78 @@ def test_a_folder_is_checked_with_every_module_in_it(tmp_path):
         assert "folder_cli::one" in done.stdout
         assert "folder_cli::two" in done.stdout
         assert "2 operators" in done.stdout
+
+
+def _exiting(tmp_path, call):
+    folder = tmp_path / "exits"
+    folder.mkdir(exist_ok=True)
+    (folder / "a_script.py").write_text(f"import sys\n\n{call}\n", "utf-8")
+    (folder / "b_broken.py").write_text("1 / 0\n", "utf-8")
+    (folder / "c_good.py").write_text(textwrap.dedent(MODULE.format(ns="cli_exits")), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["check"], ["check", "--json"], ["show"]])
+@pytest.mark.parametrize("code", ["", "0", "3", "'stop'"])
+def test_a_module_of_a_folder_that_ends_the_process_is_reported_and_the_others_go_on(tmp_path, words, code):
+    folder = _exiting(tmp_path, f"sys.exit({code})")
+    command, *more = words
+    target = f"{folder}:scale" if command == "show" else str(folder)
+    more += ["--framework", "numpy"] if command == "check" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "opwright", command, target, *more],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    script = folder / "a_script.py"
+    first, *rest = done.stderr.splitlines()
+    assert first == (
+        f"opwright: {script} cannot be imported: it ends the process, at {script}:3: SystemExit({code})"
+    )
+    assert rest[0] == f"opwright: {folder / 'b_broken.py'} cannot be imported:"
+    assert rest[-1] == "ZeroDivisionError: division by zero"
+    assert "cli_exits::scale" in done.stdout
+    if "--json" in words and command == "check":
+        data = json.loads(done.stdout)
+        assert not data["ok"]
+        assert [report["operator"] for report in data["reports"]] == [
+            "cli_exits::bad",
+            "cli_exits::bare",
+            "cli_exits::scale",
+        ]
+
+
+def test_a_folder_without_findings_has_the_status_of_what_does_not_import(tmp_path):
+    folder = tmp_path / "quiet"
+    folder.mkdir()
+    (folder / "one.py").write_text("raise SystemExit\n", "utf-8")
+    command = [sys.executable, "-m", "opwright", "list", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "no operators are defined; name a module\n")
+    one = folder / "one.py"
+    assert done.stderr == (
+        f"opwright: {one} cannot be imported: it ends the process, at {one}:1: SystemExit()\n"
+    )
+
+
+def test_a_file_that_ends_the_process_is_told_in_a_line(run, tmp_path):
+    path = tmp_path / "cli_exit.py"
+    path.write_text(
+        "import argparse\n\nparser = argparse.ArgumentParser()\nparser.parse_args(['--no'])\n", "utf-8"
+    )
+    for command in ("list", "check"):
+        status, out, err = run(command, path)
+        assert (status, out) == (2, "")
+        assert err.endswith(
+            f"opwright: {path} cannot be imported: it ends the process, at {path}:4: SystemExit(2)\n"
+        )
+    assert "cli_exit" not in sys.modules
+
+
+def test_an_interrupt_is_the_users(run, tmp_path):
+    path = tmp_path / "cli_interrupted.py"
+    path.write_text("raise KeyboardInterrupt\n", "utf-8")
+    with pytest.raises(KeyboardInterrupt):
+        run("list", path)

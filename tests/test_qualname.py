@@ -4,9 +4,10 @@ import keyword
 
 import pytest
 
-from opwright import parse
+import opwright as ow
+from opwright import parse, registry
 from opwright.errors import RegistrationTypeError, RegistrationValueError
-from opwright.qualname import name_problem, parse_qualname
+from opwright.qualname import _TAKEN, name_problem, parse_qualname, require_definable
 
 FORM = "namespace::name or namespace::name.overload"
 NO_IDENTIFIER = "is not an identifier (ASCII letters, digits and _, not starting with a digit)"
@@ -86,3 +87,82 @@ def test_every_keyword_is_refused_and_soft_keywords_are_not():
     assert {name_problem(word) for word in keyword.kwlist} == {"is a keyword of Python"}
     assert name_problem("__debug__") == "is a keyword of Python"
     assert {name_problem(word) for word in ("match", "case", "type", "self", "print")} == {None}
+
+
+@pytest.mark.parametrize(
+    ("parts", "what"),
+    [
+        (
+            ("higher_order", "f"),
+            "'higher_order::f': the namespace 'higher_order' is an attribute that torch.ops",
+        ),
+        (("load_library",), "'load_library': the namespace 'load_library' is an attribute that torch.ops"),
+        (("ns", "name"), "'ns::name': the name 'name' is an attribute that torch.ops.ns"),
+        (
+            ("ns", "__init__", "out"),
+            "'ns::__init__.out': the name '__init__' is an attribute that torch.ops.ns",
+        ),
+        (("ns", "f", "op"), "'ns::f.op': the overload 'op' is an attribute that torch.ops.ns.f"),
+        (("ns", "f", "__x"), "'ns::f.__x': the overload '__x' is an attribute that torch.ops.ns.f"),
+    ],
+)
+def test_what_torchs_namespaces_have_already_is_not_definable(parts, what):
+    with pytest.raises(RegistrationValueError) as caught:
+        require_definable(*parts)
+    kind = what.partition(": the ")[2].partition(" ")[0]
+    assert str(caught.value) == (
+        f"{what} has already, and would give for the operator\n  to fix: choose another {kind}"
+    )
+
+
+@pytest.mark.parametrize("parts", [("ns", "names", "name"), ("name", "__and__"), ("ops", "load_library")])
+def test_other_names_are_definable(parts):
+    require_definable(*parts)
+
+
+def test_every_way_to_define_refuses_them():
+    kernel = "(Tensor x) -> Tensor"
+    for define in (
+        lambda name: ow.custom_op(name, lambda x: x, mutates_args=(), schema=kernel),
+        lambda name: ow.define(name, kernel),
+        lambda name: ow.Library(name.partition("::")[0], "FRAGMENT").define(name.partition("::")[2] + kernel),
+    ):
+        for name in ("qualname_taken::name", "qualname_taken::f.overloads", "import_module::f"):
+            with pytest.raises(RegistrationValueError, match=r"is an attribute that torch\.ops"):
+                define(name)
+            assert name not in {record.qualname for record in registry.records.values()}
+
+
+def _found(holder):
+    """Return what is an attribute of an object without its ``__getattr__``, but for what that has cached."""
+    return {name for cls in type(holder).__mro__ for name in vars(cls)} | set(vars(holder))
+
+
+def test_the_names_are_those_of_the_installed_torch():
+    torch = pytest.importorskip("torch")
+    torch.library.define("qualname_torch::f", "(Tensor x) -> Tensor")
+    namespace = torch.ops.qualname_torch
+    packet = namespace.f
+    cached = {"f"}
+    names = _TAKEN["name"]
+    assert names == _found(namespace) - cached | {"__origin__", "__self__"}
+    for refused in ("__origin__", "__self__"):
+        with pytest.raises(AttributeError, match="Invalid attribute"):
+            getattr(namespace, refused)
+    cached = {name for name, value in vars(torch.ops).items() if name in torch.ops._dir}
+    assert _TAKEN["namespace"] == _found(torch.ops) - cached
+    overloads = {name for name in _found(packet) if not name.startswith("__")}
+    assert _TAKEN["overload"] == overloads - set(packet.overloads())
+
+
+@pytest.mark.parametrize("name", ["names", "__and__", "_dirs", "names.name", "f._dirs"])
+def test_torch_reaches_the_others(name):
+    torch = pytest.importorskip("torch")
+    op = ow.custom_op(
+        f"qualname_reached::{name}", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    found = torch.ops.qualname_reached
+    for part in name.split("."):
+        found = getattr(found, part)
+    assert found(torch.ones(1)).tolist() == [2]
+    assert op(torch.ones(1)).tolist() == [2]

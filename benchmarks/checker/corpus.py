@@ -192,12 +192,12 @@ def _right_tests() -> Iterator[Case]:
 
 
 def _examples() -> Iterator[Case]:
-    from opwright.cli import UsageError, defined_in, import_target
+    from opwright.modules import UsageError, defined_in, import_target
 
     counts = left_out.setdefault("examples", Counter())
     for path in sorted((ROOT / "examples").glob("*.py")):
         try:
-            module = import_target(str(path)).__name__
+            module = import_target(str(path)).name
         except UsageError as error:
             counts[f"{path.name} does not import: {str(error).splitlines()[-1]}"] += 1
             continue

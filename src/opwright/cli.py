@@ -7,23 +7,19 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.util
 import json
 import os
-import pkgutil
-import re
 import sys
 import time
-import traceback
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from opwright import __version__, catalogue, registry
 from opwright.description import choices, described, description
 from opwright.errors import OpwrightError
 from opwright.frameworks.base import Framework, load
+from opwright.modules import UsageError, defined_in, import_target, named, split_target
 from opwright.report import PASSED, aligned, counted, summary
 
 if TYPE_CHECKING:
@@ -35,10 +31,6 @@ if TYPE_CHECKING:
 OK, FOUND, USAGE = 0, 1, 2
 
 STYLES = {"passed": "green", "skipped": "dim", "errored": "bold magenta"}
-
-
-class UsageError(Exception):
-    """The command cannot be carried out as it was given."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,109 +91,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-# ------------------------------------------------------------------------------------------------- targets
-
-
-def split_target(text: str) -> tuple[str, str]:
-    """Split ``MODULE:NAME`` at the one colon; those of ``ns::name`` and of a drive letter are none.
-
-    Without that colon, ``ns::name`` is a name and anything else a module.
-    """
-    match = re.fullmatch(r"(?:((?:[A-Za-z]:[\\/])?[^:]+)(?::(?!:)|$))?((?:[^:]+::)?[^:]+)?", text)
-    if match is None:
-        raise UsageError(f"{text!r} is not MODULE, NAME or MODULE:NAME")
-    return match[1] or "", match[2] or ""
-
-
-def import_target(text: str) -> ModuleType:
-    """Import a module by name, or a Python file by path; of a folder without ``__init__`` every module.
-
-    A folder in the current one goes before a package of the same name that is installed.
-    """
-    path = Path(text)
-    try:
-        if text.endswith(".py") or path.is_file():
-            return _import_file(path)
-        if path.is_dir() and not (path / "__init__.py").exists() and any(path.glob("*.py")):
-            return _import_folder(path)
-        sys.path.insert(0, str(Path.cwd()))
-        return _import_module(text)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (text == error.name or text.startswith(f"{error.name}.")):
-            raise UsageError(
-                f"no module named {text!r}; give a module's name or the path of a Python file"
-            ) from None
-        raise UsageError(f"{text} cannot be imported: {error}") from error
-    except (UsageError, OpwrightError):
-        raise
-    except Exception as error:
-        lines = traceback.format_exception(error)
-        raise UsageError(f"{text} cannot be imported:\n{''.join(lines).rstrip()}") from error
-
-
-def _import_module(name: str) -> ModuleType:
-    module = importlib.import_module(name)
-    if getattr(module, "__file__", None) is None:  # a folder, or built in
-        for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
-            importlib.import_module(f"{name}.{found.name}")
-    return module
-
-
-def _import_folder(path: Path) -> ModuleType:
-    folder = path.resolve()
-    module = sys.modules[folder.name] = ModuleType(folder.name)
-    module.__path__ = [str(folder)]
-    sys.path.insert(0, str(folder.parent))
-    for found in pkgutil.iter_modules(module.__path__):
-        importlib.import_module(f"{folder.name}.{found.name}")
-    return module
-
-
-def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UsageError(f"no file {str(path)!r}")
-    name = path.stem
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-def defined_in(module: str) -> list[OpOverload]:
-    """Return the operators that a module, or one inside it, defines."""
-    return [
-        record
-        for record in list(registry.records.values())
-        if record.operator is not None
-        and (record.operator.__module__ == module or record.operator.__module__.startswith(f"{module}."))
-    ]
-
-
-def named(records: Iterable[OpOverload], name: str) -> list[OpOverload]:
-    """Return the operators that ``ns::name.overload``, or a part of it, names."""
-    bare = name.removesuffix(".default")
-    return [
-        r
-        for r in records
-        if bare in (r.qualname, r.name, r.name.partition("::")[2], r.qualname.partition("::")[2])
-    ]
-
-
 # ---------------------------------------------------------------------------------------------------- list
 
 
 def _list(options: argparse.Namespace) -> int:
-    records = list(registry.records.values())
+    records, status = list(registry.records.values()), OK
     if options.module:
-        records = defined_in(import_target(options.module).__name__)
+        records, status = _defined(options.module)
     if options.pending:
         rows: list[dict[str, Any]] = [
             {"operator": key.removesuffix(".default"), "what": entry.what, "source": entry.source}
@@ -223,18 +119,26 @@ def _list(options: argparse.Namespace) -> int:
         header = ["operator", "signature", "flavour", "rules"]
     if options.json:
         print(json.dumps(rows, indent=2))
-        return OK
+        return status
     if not rows:
         print(
             "nothing waits for an operator" if options.pending else "no operators are defined; name a module"
         )
-        return OK
+        return status
     for row in rows:
         for name, text in row.pop("choices", {}).items():
             row["signature"] += f"; {name} is {text}"
     for line in aligned([header, *([str(value) for value in row.values()] for row in rows)]):
         print(line[2:])
-    return OK
+    return status
+
+
+def _defined(module: str) -> tuple[list[OpOverload], int]:
+    """Return the operators that a module defines, and the least exit status: a part may not import."""
+    imported = import_target(module)
+    for failure in imported.failures:
+        print(f"opwright: {failure}", file=sys.stderr)
+    return defined_in(imported.name), USAGE if imported.failures else OK
 
 
 # ---------------------------------------------------------------------------------------------------- show
@@ -244,7 +148,7 @@ def _show(options: argparse.Namespace) -> int:
     module, name = split_target(options.operator)
     where = module if name else ""
     name = name or module
-    own = defined_in(import_target(where).__name__) if where else []
+    own, status = _defined(where) if where else ([], OK)
     found = named(own, name) or named(registry.records.values(), name)
     if not found:
         raise _no_such(name, where)
@@ -252,9 +156,9 @@ def _show(options: argparse.Namespace) -> int:
     data = [description(record, frameworks) for record in found]
     if options.json:
         print(json.dumps(data, indent=2))
-        return OK
+        return status
     print("\n\n".join("\n".join(described(entry)) for entry in data))
-    return OK
+    return status
 
 
 def _no_such(name: str, where: str) -> UsageError:
@@ -263,7 +167,7 @@ def _no_such(name: str, where: str) -> UsageError:
         return UsageError(f"no such operator: {name}")
     if "::" in name or not _is_module(name):
         return UsageError(f"no such operator: {name}; say where it is defined: opwright show MODULE:{name}")
-    found = sorted(record.qualname for record in defined_in(import_target(name).__name__))
+    found = sorted(record.qualname for record in _defined(name)[0])
     if not found:
         return UsageError(f"{name} is a module, and defines no operator")
     return UsageError(
@@ -296,7 +200,7 @@ def _check(options: argparse.Namespace) -> int:
     module, name = split_target(options.module)
     if not module:
         raise UsageError(f"say where {name} is defined: opwright check MODULE:{name}")
-    records = defined_in(import_target(module).__name__)
+    records, status = _defined(module)
     if name:
         records = named(records, name)
     if not records:
@@ -313,12 +217,16 @@ def _check(options: argparse.Namespace) -> int:
         for record in sorted(records, key=lambda record: record.qualname)
     ]
     took = time.perf_counter() - start
-    good = all(report.ok for report in reports)
+    status = max(status, OK if all(report.ok for report in reports) else FOUND)
     if options.json:
-        print(json.dumps({"ok": good, "seconds": took, "reports": [r.to_dict() for r in reports]}, indent=2))
+        print(
+            json.dumps(
+                {"ok": status == OK, "seconds": took, "reports": [r.to_dict() for r in reports]}, indent=2
+            )
+        )
     else:
         _print_reports(reports, took)
-    return OK if good else FOUND
+    return status
 
 
 def _print_reports(reports: Sequence[Report], took: float) -> None:

@@ -153,7 +153,7 @@ def define_operator(
     if not callable(fn):
         raise RegistrationTypeError(layout(f"{decorator}({name!r}) decorates a function", got=repr(fn)))
     namespace, base, which = parse_qualname(name)  # which is empty for "default" too
-    require_definable(namespace)
+    require_definable(namespace, base, which)
     name = f"{namespace}::{base}{'.' + which if which else ''}"
     parsed, inferred = _schema_of(name, fn, mutates_args, schema, tags)
     body, own = compiled_kernel(fn, parsed)

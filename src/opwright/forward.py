@@ -14,6 +14,7 @@ from opwright.arrays import class_name, describe
 from opwright.calls import Call, crossings, is_array, is_differentiable, mapped, outputs_of
 from opwright.errors import ArgumentError, MissingRuleError, layout
 from opwright.rules.autograd import AutogradRule, Context, new_values, output_names, run_setup_context
+from opwright.sharing import Extent, have_common, refuse_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,6 +48,7 @@ class Forward:
         self.there, self.back = crossings(call.framework, rule.flavour)
         self.values, stack = call.cast()
         pairs = list(zip(schema.arguments, self.values, strict=True))
+        refuse_shared(call.record, self.values, _share_memory)
         before = [mapped(call.xp.copy, value) if argument.is_write else value for argument, value in pairs]
         with modes.stacked(stack):
             self.out = call.run(self.values)
@@ -63,6 +65,21 @@ class Forward:
             mapped(lambda array, other: is_differentiable(array) and id(other) not in marked, *pair)
             for pair in zip(self.outputs, shown, strict=True)
         ]
+
+
+def _share_memory(one: Any, other: Any) -> bool:
+    first, second = _extent(one), _extent(other)
+    return first is not None and second is not None and have_common(first, second)
+
+
+def _extent(array: Any) -> Extent | None:
+    """Return where an array's elements are, or None where it does not say."""
+    for name in ("__array_interface__", "__cuda_array_interface__"):
+        described = getattr(array, name, None)
+        if described is not None:
+            strides = described["strides"] or array.strides
+            return Extent(described["data"][0], described["shape"], strides, array.dtype.itemsize)
+    return None
 
 
 def autograd_rule(call: Call) -> AutogradRule | None:

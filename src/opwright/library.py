@@ -235,6 +235,7 @@ class Library:
         parsed = parse_schema(schema, namespace=self.ns)
         label = parsed.qualname
         validate(parsed)
+        require_definable(self.ns, parsed.name.partition("::")[2], parsed.overload)
         check_tags(parsed, tags, label=label)
         record = commit_definition(
             parsed,

@@ -93,16 +93,19 @@ def pytest_collection_modifyitems(
 
 def _collected(session: pytest.Session, target: str) -> list[LawTest]:
     """Return the tests of the operators that a module, or one name in it, defines."""
-    from opwright import cli
+    from opwright import modules
     from opwright.checks.runner import samples_of
 
     try:
         laws = _laws(session.config)
-        module, name = cli.split_target(target)
-        records = cli.defined_in(cli.import_target(module).__name__)
-    except (cli.UsageError, ValueError) as error:
+        module, name = modules.split_target(target)
+        imported = modules.import_target(module)
+    except (modules.UsageError, ValueError) as error:
         raise pytest.UsageError(f"--opwright {target}: {error}") from error
-    records = cli.named(records, name) if name else records
+    if imported.failures:
+        raise pytest.UsageError(f"--opwright {target}: " + "\n".join(imported.failures))
+    records = modules.defined_in(imported.name)
+    records = modules.named(records, name) if name else records
     if not records:
         raise pytest.UsageError(f"--opwright {target}: no operator is defined there")
     parent = Operators.from_parent(session, name=module, nodeid=module)

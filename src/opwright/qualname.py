@@ -4,11 +4,42 @@ from __future__ import annotations
 
 import re
 from keyword import iskeyword
+from types import ModuleType
 
 from opwright.errors import RegistrationTypeError, RegistrationValueError, layout
 
 _RESERVED = ("prim", "_")
 """Torch's own operators of the language, and what stands for every namespace."""
+
+
+class _Module(ModuleType):
+    """A subclass of a module's class, as torch's namespaces are: with what this Python gives every one."""
+
+
+_OF_MODULES = {*dir(_Module), *vars(_Module("")), "__file__", "__getattr__", "__iter__", "_dir"}
+
+# Torch finds an operator through ``__getattr__``, which is asked for what is no attribute yet.
+# Constants, as an operator may be defined before torch is imported; a test compares them with torch's.
+_TAKEN = {
+    "namespace": frozenset(
+        _OF_MODULES | {"higher_order", "import_module", "load_library", "loaded_libraries"}
+    ),
+    "name": frozenset(_OF_MODULES | {"__origin__", "__self__", "name"}),
+    "overload": frozenset(
+        {
+            "_dir",
+            "_has_torchbind_op_overload",
+            "_is_protocol",
+            "_op",
+            "_overload_names",
+            "_qualified_op_name",
+            "_schemas",
+            "op",
+            "op_overloads",
+            "overloads",
+        }
+    ),
+}
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
@@ -54,12 +85,29 @@ def parse_qualname(text: str) -> tuple[str, str, str]:
     return namespace, name, "" if overload == "default" else overload
 
 
-def require_definable(namespace: str) -> None:
-    """Raise where operators cannot be defined in a namespace."""
+def require_definable(namespace: str, name: str = "", overload: str = "") -> None:
+    """Raise where no operator can be defined in a namespace, or under a name.
+
+    Raises
+    ------
+    RegistrationValueError
+        If the namespace is reserved, or torch's namespaces would give an attribute of theirs for a part.
+    """
     if namespace in _RESERVED:
         raise RegistrationValueError(
             layout(f"{namespace!r} is a reserved namespace", fix="choose one of your own")
         )
+    for what, part in (("namespace", namespace), ("name", name), ("overload", overload)):
+        if part in _TAKEN[what] or (what == "overload" and part.startswith("__")):
+            whole = f"{namespace}::{name}{'.' + overload if overload else ''}" if name else namespace
+            place = {"namespace": "ops", "name": f"ops.{namespace}", "overload": f"ops.{namespace}.{name}"}
+            raise RegistrationValueError(
+                layout(
+                    f"{whole!r}: the {what} {part!r} is an attribute that torch.{place[what]} has already, "
+                    "and would give for the operator",
+                    fix=f"choose another {what}",
+                )
+            )
 
 
 def name_problem(name: str) -> str | None:

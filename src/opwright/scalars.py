@@ -1,8 +1,9 @@
 """Arguments that are not arrays: one coercion for each schema type, the same on every path of a call.
 
-It follows torch (3 becomes 3.0, True 1.0, a tuple a list, ``np.int64`` an int, a 0-d array a number), and
-refuses what torch would change silently: 2.5 for an int, 2 for a bool, None for a bool, a string for a
-list of strings. A list becomes a tuple where the parameter is annotated as one.
+It follows torch (3 becomes 3.0, True 1.0, a tuple a list, ``np.int64`` an int, a 0-d array a number; no
+tensor stands for a ``Scalar``, as there may be an overload that takes it), and refuses what torch would
+change silently: 2.5 for an int, 2 for a bool, None for a bool, a string for a list of strings. A list becomes
+a tuple where the parameter is annotated as one.
 """
 
 from __future__ import annotations
@@ -67,16 +68,21 @@ def coercion(qualname: str, argument: Argument, convert: Callable[[str, Any], An
         except _GradientLost:
             raise gradient_lost(qualname, argument) from None
         except _Refused as reason:
-            kind = ArgumentValueError if argument.choices is not None else ArgumentError
-            raise kind(
-                layout(
-                    f"{qualname}: argument {argument.name} {reason}",
-                    expected=expected(argument),
-                    got=f"{_short(value)} of type {type(value).__name__}",
-                )
-            ) from None
+            raise refused(qualname, argument, str(reason), value) from None
 
     return coerce
+
+
+def refused(qualname: str, argument: Argument, reason: str, value: Any) -> ArgumentError:
+    """Return the error for a value that an argument cannot take; ``reason`` goes on after its name."""
+    kind = ArgumentValueError if argument.choices is not None else ArgumentError
+    return kind(
+        layout(
+            f"{qualname}: argument {argument.name} {reason}",
+            expected=expected(argument),
+            got=f"{_short(value)} of type {type(value).__name__}",
+        )
+    )
 
 
 def gradient_lost(qualname: str, argument: Argument) -> ArgumentError:
@@ -257,6 +263,15 @@ def _number(value: Any) -> Any:
     raise _Refused("must be a number")
 
 
+def _scalar(value: Any) -> Any:
+    """Return the Python number of an argument of type Scalar, which no tensor stands for in torch."""
+    if hasattr(value, "requires_grad") and not getattr(value, "ndim", 0):
+        if value.requires_grad and (-value).requires_grad:
+            raise _GradientLost
+        raise _Refused("must be a number, not a tensor: pass its item()")
+    return _number(value)
+
+
 def _int(value: Any) -> int:
     number = _number(value)
     if isinstance(number, int):
@@ -299,6 +314,6 @@ _CONVERTERS: dict[str, Coercion] = {
     "complex": _complex,
     "bool": _bool,
     "str": _str,
-    "Scalar": _number,
-    "number": _number,
+    "Scalar": _scalar,
+    "number": _scalar,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import warnings
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -153,6 +154,32 @@ def test_attributes_of_the_context():
     many = jnp.stack([X, 2 * X])
     np.testing.assert_allclose(jax.vmap(jax.grad(f))(many), 4 * many, rtol=1e-6)
     np.testing.assert_allclose(jax.hessian(f)(X), 4 * np.eye(3), rtol=1e-6)
+
+
+class Pair(NamedTuple):
+    x: object
+    y: object
+
+
+@pytest.mark.parametrize(
+    ("keep", "read"),
+    [
+        (lambda x, y: [x, y], lambda kept: kept),
+        (lambda x, y: {"x": x, "y": y}, lambda kept: (kept["x"], kept["y"])),
+        (lambda x, y: Pair(x, (y, None)), lambda kept: (kept.x, kept.y[0])),
+    ],
+)
+def test_containers_of_the_context_have_derivatives_of_every_order(keep, read):
+    def backward(ctx, g):
+        x, y = read(ctx.kept)
+        return {"x": g * y, "y": g * x}
+
+    op = made(backward, lambda ctx, inputs, output: setattr(ctx, "kept", keep(*inputs[:2])))
+    loss = lambda x: (op(x, x * x) * x).sum()  # noqa: E731
+    plain = lambda x: (x**4).sum()  # noqa: E731
+    for order in (jax.grad, jax.hessian, lambda f: lambda x: jax.jvp(jax.grad(f), (x,), (2 * x,))[1]):
+        np.testing.assert_allclose(order(loss)(X), order(plain)(X), rtol=1e-5)
+        np.testing.assert_allclose(jax.jit(order(loss))(X), order(plain)(X), rtol=1e-5)
 
 
 def test_an_attribute_that_is_new_each_time_does_not_compile_each_time():

@@ -192,3 +192,23 @@ def test_one_reference_for_two_mutated_arguments_is_refused(wrap):
         "  got: one reference twice, of which only one new value could be kept\n"
         "  to fix: pass jax.new_ref(ys[1][...])"
     )
+
+
+def test_one_array_twice_is_two_values():
+    @ow.custom_op("jaxu::multiply_", mutates_args=("x",))
+    def multiply_(x: np.ndarray, y: np.ndarray) -> None:
+        x *= y
+
+    @multiply_.register_autograd(setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+    def _(ctx, g):
+        x, y = ctx.saved_tensors
+        return g * y, g * x
+
+    def f(x):
+        return multiply_(x, x).sum()
+
+    np.testing.assert_allclose(multiply_(X, X), X * X)
+    for wrap in (lambda f: f, jax.jit):
+        np.testing.assert_allclose(wrap(jax.grad(f))(X), 2 * X)
+        np.testing.assert_allclose(wrap(jax.hessian(f))(X), 2 * np.eye(3))
+        np.testing.assert_allclose(wrap(lambda x: jax.jvp(f, (x,), (x,)))(X)[1], 2 * (X * X).sum())

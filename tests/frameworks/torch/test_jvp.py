@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.func import grad, hessian, jacfwd, jvp
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import opwright as ow
 from opwright.errors import GradientError, MissingRuleError
+from opwright.frameworks.torch.jvp import primal
 
 # Torch scripts its own formulas of forward mode when they are first needed.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
@@ -243,3 +247,139 @@ def test_none_is_a_zero_tangent(ns):
         dual = torch.autograd.forward_ad.make_dual(x, x)
         tangents = [torch.autograd.forward_ad.unpack_dual(one).tangent for one in by_rule(dual)]
     torch.testing.assert_close(tangents, [x * 0, x * 3])
+
+
+class Pair(NamedTuple):
+    x: object
+    y: object
+
+
+KEPT = {
+    "saved": (lambda ctx, x, y: ctx.save_for_backward(x, y), lambda ctx: ctx.saved_tensors),
+    "attributes": (lambda ctx, x, y: vars(ctx).update(x=x, y=y), lambda ctx: (ctx.x, ctx.y)),
+    "list": (lambda ctx, x, y: setattr(ctx, "kept", [x, y]), lambda ctx: ctx.kept),
+    "tuple": (lambda ctx, x, y: setattr(ctx, "kept", (x, y)), lambda ctx: ctx.kept),
+    "dict": (
+        lambda ctx, x, y: setattr(ctx, "kept", {"x": x, "y": y}),
+        lambda ctx: (ctx.kept["x"], ctx.kept["y"]),
+    ),
+    "named tuple": (
+        lambda ctx, x, y: setattr(ctx, "kept", Pair(x, y)),
+        lambda ctx: (ctx.kept.x, ctx.kept.y),
+    ),
+    "nested": (
+        lambda ctx, x, y: setattr(ctx, "kept", {"all": [(x, None), Pair(y, 2)]}),
+        lambda ctx: (ctx.kept["all"][0][0], ctx.kept["all"][1].x),
+    ),
+}
+V = torch.tensor([0.7, -0.4, 0.3], dtype=D)
+BATCH = torch.stack([X, V])
+ORDERS = {
+    "backward": lambda f: _backward(f),
+    "double backward": lambda f: torch.autograd.functional.hessian(f, X),
+    "jvp": lambda f: jvp(f, (X,), (V,))[1],
+    "jvp(grad)": lambda f: jvp(grad(f), (X,), (V,))[1],
+    "grad(jvp)": lambda f: grad(lambda x: jvp(f, (x,), (V,))[1])(X),
+    "hessian": lambda f: hessian(f)(X),
+    "jacrev of jacrev": lambda f: jacrev(jacrev(f))(X),
+    "vmap(grad)": lambda f: vmap(grad(f))(BATCH),
+    "vmap(jvp(grad))": lambda f: vmap(lambda x: jvp(grad(f), (x,), (V,))[1])(BATCH),
+    "jvp(vmap(grad))": lambda f: jvp(vmap(grad(f)), (BATCH,), (BATCH.flip(0),))[1],
+}
+
+
+def _backward(f):
+    x = X.clone().requires_grad_()
+    f(x).backward()
+    return x.grad
+
+
+def _keeping(ns, keep, read, *, own_rule, mutates):
+    """Return ``x * x * y``, as a new array or in place of x, with rules that read what is kept."""
+
+    def functional(x: Tensor, y: Tensor) -> Tensor:
+        return x * x * y
+
+    def in_place(x: Tensor, y: Tensor) -> None:
+        x.mul_(x.clone()).mul_(y)
+
+    op = ow.custom_op(f"{ns}::f", in_place if mutates else functional, mutates_args=("x",) if mutates else ())
+
+    def setup(ctx, inputs, output):
+        keep(ctx, *inputs)
+
+    def backward(ctx, g):
+        x, y = read(ctx)
+        return g * 2 * x * y, g * x * x
+
+    def tangent(ctx, tx, ty):
+        x, y = read(ctx)
+        return 2 * x * y * tx + x * x * ty
+
+    op.register_autograd(backward, setup_context=setup)
+    if own_rule:
+        op.register_jvp(tangent)
+    return op
+
+
+def _loss(op, mutates):
+    def loss(x):
+        value, y = x * 1, x * 3
+        if mutates:
+            op(value, y)
+        else:
+            value = op(value, y)
+        return (value * x).sum()
+
+    return loss
+
+
+@pytest.mark.filterwarnings("ignore:.*has no vmap rule")
+@pytest.mark.parametrize("mutates", [False, True])
+@pytest.mark.parametrize("own_rule", [False, True])
+@pytest.mark.parametrize("kept", KEPT)
+def test_what_is_kept_has_its_derivatives_in_containers_too(ns, kept, own_rule, mutates):
+    op = _keeping(ns, *KEPT[kept], own_rule=own_rule, mutates=mutates)
+    for which in calls(op):
+        for order, run in ORDERS.items():
+            expected = run(lambda x: (3 * x**4).sum())
+            torch.testing.assert_close(run(_loss(which, mutates)), expected, msg=f"{order}, {kept}")
+
+
+@pytest.mark.parametrize("mutates", [False, True])
+@pytest.mark.parametrize("own_rule", [False, True])
+@pytest.mark.parametrize("where", ["an object", "a closure"])
+def test_what_is_kept_out_of_sight_has_no_tangent(ns, where, own_rule, mutates):
+    keep, read = {
+        "an object": (
+            lambda ctx, x, y: setattr(ctx, "kept", SimpleNamespace(x=x, y=y)),
+            lambda ctx: (ctx.kept.x, ctx.kept.y),
+        ),
+        "a closure": (lambda ctx, x, y: setattr(ctx, "kept", lambda: (x, y)), lambda ctx: ctx.kept()),
+    }[where]
+    op = _keeping(ns, keep, read, own_rule=own_rule, mutates=mutates)
+    loss = _loss(op, mutates)
+    torch.testing.assert_close(grad(loss)(X), 12 * X**3)
+    for order in ("jvp", "jvp(grad)", "hessian"):
+        with pytest.raises(GradientError) as error:
+            ORDERS[order](loss)
+        kind = "jvp" if own_rule else "autograd"
+        assert str(error.value) == (
+            f"{kind} rule of {ns}::f: it read an array with a tangent of its own, which was neither saved "
+            "nor an attribute of ctx\n"
+            "  expected: arrays from ctx.save_for_backward, or in attributes of ctx: arrays, and lists, "
+            "tuples and dicts of them, no other objects\n"
+            f"  registered at: {op._record.rule(kind).source}\n"
+            "  to fix: keep it with ctx.save_for_backward"
+        )
+
+
+def test_a_container_without_arrays_is_the_authors_own():
+    cache = {"n": [1]}
+    assert primal(cache) is cache
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(X, V)
+        bare = primal({"x": [dual, Pair(dual, 1)]})
+        assert bare["x"][1].y == 1
+        for one in (bare["x"][0], bare["x"][1].x):
+            assert forward_ad.unpack_dual(one).tangent is None

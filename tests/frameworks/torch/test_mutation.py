@@ -310,3 +310,143 @@ def test_a_write_to_an_argument_of_a_program_has_its_gradient(ns, compiled):
     x = leaf.clone()
     program(x, 2.0)
     assert torch.autograd.grad(x.sum(), leaf)[0].tolist() == [2.0] * 3
+
+
+def _in_common(text):
+    return (
+        f"{NS}::multiply: arguments x and y {text}, and x is mutated; such a call has no gradient\n"
+        "  expected: arguments with memory of their own where a gradient or tangent is needed\n"
+        f"  registered at: {multiply._record.source}\n"
+        "  to fix: pass a copy as y, or call it without gradients"
+    )
+
+
+TWICE = {
+    "itself": (lambda x: x, "are one array"),
+    "a view": (lambda x: x.view(-1), "share memory"),
+    "the same elements": (lambda x: x.as_strided((2,), (1,)), "share memory"),
+    "detached": (lambda x: x.detach(), "share memory"),
+}
+DERIVATIVES = {
+    "backward": lambda f: f(A.clone().requires_grad_()).backward(),
+    "grad": lambda f: grad(f)(A),
+    "hessian": lambda f: hessian(f)(A),
+    "jvp": lambda f: jvp(f, (A,), (A,)),
+    "vmap(grad)": lambda f: vmap(grad(f))(torch.stack([A, A])),
+    "dual tensors": lambda f: _dual(f),
+}
+
+
+def _dual(f):
+    with torch.autograd.forward_ad.dual_level():
+        return f(torch.autograd.forward_ad.make_dual(A, torch.ones_like(A)))
+
+
+@pytest.mark.parametrize("other", TWICE)
+@pytest.mark.parametrize("transform", DERIVATIVES)
+def test_memory_that_a_mutated_argument_shares_has_no_gradient(route, transform, other):
+    second, text = TWICE[other]
+    seen = []
+
+    def f(w):
+        x = w * 1
+        seen.append(x)
+        route(multiply)(x, second(x))
+        return x.sum()
+
+    with pytest.raises(GradientError) as error:
+        DERIVATIVES[transform](f)
+    assert str(error.value) == _in_common(text)
+    if transform == "backward":
+        assert torch.equal(seen[0].detach(), A)
+
+
+@pytest.mark.parametrize("other", TWICE)
+def test_memory_in_common_in_compiled_code(route, other):
+    second, text = TWICE[other]
+
+    def f(w):
+        x = w * 1
+        route(multiply)(x, second(x))
+        return x.sum()
+
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=f"arguments x and y {text}, and x is mutated"):
+        torch.compile(f, fullgraph=True, backend="aot_eager")(A.clone().requires_grad_())
+
+
+def test_without_a_gradient_memory_may_be_shared(route):
+    for given in (A, A.clone().requires_grad_()):
+        for second in (lambda x: x, lambda x: x.view(-1)):
+            with torch.set_grad_enabled(not given.requires_grad):
+                x = given.clone()
+                for _ in range(3):
+                    route(multiply)(x, second(x))
+                assert torch.equal(x, A**8)
+    batch = torch.stack([A, 2 * A])
+    vmap(lambda x: (route(multiply)(x, x), x)[1])(batch)
+    assert torch.equal(batch, torch.stack([A, 2 * A]) ** 2)
+    with torch.autograd.forward_ad.dual_level():
+        x = A.clone()
+        route(multiply)(x, x)
+        assert torch.equal(x, A * A)
+
+    def constant(w):
+        x = A.clone()
+        route(multiply)(x, x)
+        return (x * w).sum()
+
+    assert torch.equal(grad(constant)(A), A * A)
+    assert torch.equal(jvp(constant, (A,), (torch.ones_like(A),))[1], (A * A).sum())
+    assert torch.equal(hessian(constant)(A), torch.zeros(2, 2, dtype=torch.double))
+
+
+@pytest.mark.parametrize("dynamic", [None, False, True])
+def test_views_of_one_tensor_that_are_apart(route, dynamic):
+    cuts = {
+        "halves": (lambda x: x[:2], lambda x: x[2:]),
+        "interleaved": (lambda x: x[::2], lambda x: x[1::2]),
+        "columns": (lambda x: x.view(2, 2)[:, 0], lambda x: x.view(2, 2)[:, 1]),
+    }
+    values = torch.cat([A, A + 2])
+
+    for first, second in cuts.values():
+
+        def f(w):
+            x = w * 1
+            route(multiply)(first(x), second(x))  # noqa: B023  (called in this turn)
+            return (x * x).sum()
+
+        def functional(w):
+            return ((first(w) * second(w)) ** 2 + second(w) ** 2).sum()  # noqa: B023
+
+        if dynamic is not None:
+            torch._dynamo.reset()
+            run = torch.compile(f, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+            w = values.clone().requires_grad_()
+            run(w).backward()
+            assert torch.allclose(w.grad, grad(functional)(values))
+        else:
+            assert torch.allclose(grad(f)(values), grad(functional)(values))
+            assert torch.allclose(hessian(f)(values), hessian(functional)(values))
+            assert torch.autograd.gradgradcheck(f, (values.clone().requires_grad_(),))
+
+
+def test_one_tensor_twice_in_a_list(route):
+    x = A.clone().requires_grad_() * 1
+    with pytest.raises(GradientError, match=r"arguments xs\[0\] and xs\[1\] are one array"):
+        route(multiply_all)([x, x], A)
+    with pytest.raises(GradientError, match=r"arguments xs\[1\] and y share memory"):
+        route(multiply_all)([A.clone(), x], x.view(-1))
+
+
+def test_a_gradient_of_another_argument_only(route):
+    @ow.custom_op(f"{NS}::three", mutates_args={"x"})
+    def op(x: Tensor, y: Tensor, z: Tensor) -> None:
+        x.mul_(y).mul_(z)
+
+    op.register_autograd(lambda ctx, g: (g, g, g))
+    x = A.clone()
+    with pytest.raises(GradientError, match="arguments x and y are one array"):
+        route(op)(x, x, A.clone().requires_grad_())
+    assert torch.equal(x, A)

@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_leaves, tree_map
 
 import opwright as ow
+from opwright.errors import OutputError
 
 pytest.importorskip("expecttest", reason="expecttest is not installed, which torch's sample operators need")
 
@@ -171,6 +172,8 @@ TRUE_OF_TORCH = {
     "NumpyTakeCustomOp": {"OW204"},
     "NumpyViewCopyCustomOp": {"OW206"},  # the fake takes a view of what has none
     "NumpyCatCustomOp": {"OW504"},  # the rule unpacks two axes into one name, under torch.library too
+    "NumpySplitCopyCustomOp": {"OW503"},  # the rule adds 1 to an axis that counts from the end
+    "NumpySplitCopyWithIntCustomOp": {"OW503"},
 }
 """What the laws that torch's own four tests do not know find in its samples, and is so."""
 
@@ -202,6 +205,8 @@ def test_row_107_what_is_wrong_in_the_samples_is_so_without_opcheck():
         ops.numpy_view_copy(mode.from_tensor(x).T, [12])
     with pytest.raises(ValueError, match="too many values"):
         torch.vmap(ops.numpy_cat, (0, None))([x, x], 0)
+    with pytest.raises(OutputError, match=r"expected: an axis of size 3\n  got: axis 0 of shape \(1, 2, 9\)"):
+        torch.vmap(lambda x: ops.numpy_split_copy(x, [1], -1))(torch.randn(3, 2, 9))
     assert MODULE["numpy_mul_backward"](_Needs(x[0], x), x)[0].shape == x.shape
 
 

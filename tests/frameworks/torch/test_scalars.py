@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import opwright as ow
 from opwright.errors import ArgumentError
@@ -89,3 +92,138 @@ def test_an_overload_with_a_tensor_takes_it(ns):
         a = _number(requires_grad=True)
         getattr(ow.ops, ns).f(X, a).sum().backward()
         assert a.grad.item() == 3.0
+
+
+TYPES = (
+    "Scalar",
+    "Scalar?",
+    "Scalar[]",
+    "float",
+    "float?",
+    "float[2]",
+    "int",
+    "SymInt",
+    "int[]",
+    "bool",
+    "complex",
+)
+TENSORS = {
+    "float32": torch.tensor(2.0),
+    "a fraction": torch.tensor(2.5),
+    "float64": torch.tensor(1.0, dtype=torch.double),
+    "bfloat16": torch.tensor(2.0, dtype=torch.bfloat16),
+    "int64": torch.tensor(2),
+    "one": torch.tensor(1),
+    "uint8": torch.tensor(3, dtype=torch.uint8),
+    "bool": torch.tensor(True),
+    "complex64": torch.tensor(2 + 1j),
+    "parameter": torch.nn.Parameter(torch.tensor(2.0), requires_grad=False),
+    "meta": torch.tensor(2.0, device="meta"),
+    "one element": torch.tensor([2.0]),
+    "several": torch.tensor([1.0, 2.0]),
+}
+
+
+class _Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def _outcome(run):
+    try:
+        return run()
+    except (ArgumentError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _fits(type_, name):
+    tensor = TENSORS[name]
+    if tensor.ndim or tensor.is_meta or type_.startswith("Scalar"):
+        return False
+    if type_.startswith(("int", "SymInt")):
+        return not tensor.is_floating_point() and not tensor.is_complex()
+    if type_ == "bool":
+        return name in ("bool", "one")
+    return type_ == "complex" or not tensor.is_complex()
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_every_path_takes_and_refuses_the_same_tensors(ns, type_):
+    with ow.Library(ns, "FRAGMENT") as lib:
+        lib.define(f"f(Tensor x, {type_} a) -> Tensor")
+        lib.impl("f", lambda x, a: x * torch.tensor(a).sum(), "CPU")
+        op, native = getattr(ow.ops, ns).f.default, getattr(torch.ops, ns).f
+        for name, tensor in TENSORS.items():
+            given = [tensor, tensor] if "[" in type_ else tensor
+            plain = [1, 1] if "[" in type_ else True if type_ == "bool" else 1
+            found = {"first": _outcome(lambda: op(X, given))}  # noqa: B023  (run at once)
+            for _ in range(4):
+                op(X, plain)
+            found["warm"] = _outcome(lambda: op(X, given))  # noqa: B023
+            found["by name"] = _outcome(lambda: op(X, a=given))  # noqa: B023
+            found["packet"] = _outcome(lambda: getattr(ow.ops, ns).f(X, given))  # noqa: B023
+            with _Mode():
+                found["mode"] = _outcome(lambda: op(X, given))  # noqa: B023
+            found["a subclass"] = _outcome(lambda: op(torch.nn.Parameter(X, False), given))  # noqa: B023
+            fits = _fits(type_, name)
+            for path, outcome in found.items():
+                if fits:
+                    number = [tensor.item()] * 2 if "[" in type_ else tensor.item()
+                    torch.testing.assert_close(outcome, native(X, number), msg=f"{path} {name}")
+                else:
+                    assert outcome == found["first"], (path, name)
+                    assert outcome.startswith(f"ArgumentError: {ns}::f: argument a must be "), (path, name)
+            through_torch = _outcome(lambda: native(X, given))  # noqa: B023
+            if type_.startswith("Scalar"):
+                assert "Expected a value of type" in through_torch
+            elif fits:
+                torch.testing.assert_close(through_torch, found["first"])
+
+
+def test_the_error_for_a_scalar(ns):
+    op = ow.custom_op(
+        f"{ns}::f", lambda x, a: x * a, mutates_args=(), schema="(Tensor x, Scalar a) -> Tensor"
+    )
+    for x in (X, np.ones(3)):
+        with pytest.raises(ArgumentError) as e:
+            op(x, torch.tensor(2.0))
+        assert str(e.value) == (
+            f"{ns}::f: argument a must be a number, not a tensor: pass its item()\n"
+            "  expected: Scalar\n"
+            "  got: tensor(2.) of type Tensor"
+        )
+        with pytest.raises(ArgumentError, match="its gradient would be lost"):
+            op(x, _number(requires_grad=True))
+
+
+def test_an_overload_with_a_tensor_goes_before_one_with_a_scalar(ns):
+    with ow.Library(ns, "FRAGMENT") as lib:
+        lib.define("f(Tensor x, Scalar a) -> Tensor")
+        lib.define("f.Tensor(Tensor x, Tensor a) -> Tensor")
+        lib.impl("f", lambda x, a: x + a, "CPU")
+        lib.impl("f.Tensor", lambda x, a: x * a, "CPU")
+        for call in (getattr(ow.ops, ns).f, getattr(torch.ops, ns).f):
+            assert call(X, _number()).tolist() == [2.0] * 3
+            assert call(X, 2.0).tolist() == [3.0] * 3
+
+
+def test_a_tensor_that_is_traced_is_left_to_torch(ns):
+    @ow.custom_op(f"{ns}::f", mutates_args=())
+    def f(x: torch.Tensor, a: float) -> torch.Tensor:
+        return x * a
+
+    f.register_fake(lambda x, a: torch.empty_like(x))
+    with pytest.raises(RuntimeError, match="Expected a value of type 'float'"):  # a constant would be wrong
+        make_fx(lambda x, a: f(x, a))(X, _number())
+
+    @ow.custom_op(f"{ns}::g", mutates_args=())
+    def g(x: torch.Tensor, a: int) -> torch.Tensor:
+        return x * a
+
+    g.register_fake(lambda x, a: torch.empty_like(x))
+    with FakeTensorMode() as mode:
+        x, whole, part = (mode.from_tensor(t) for t in (X, torch.tensor(2), torch.tensor(2.5)))
+        with pytest.raises(ArgumentError, match="argument a must be an integer"):
+            g(x, part)
+        with pytest.raises(RuntimeError, match="Expected a value of type 'int'"):
+            g(x, whole)

@@ -18,6 +18,7 @@ from opwright.frameworks.torch import jvp, private
 from opwright.frameworks.torch.call import Call
 from opwright.frameworks.torch.gradients import checked, missing_formula
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
+from opwright.frameworks.torch.mutation import refuse_memory_in_common
 from opwright.frameworks.torch.nested import refused
 from opwright.outputs import same_objects
 from opwright.rules.autograd import AutogradRule, new_values, run_setup_context
@@ -124,17 +125,18 @@ class Dispatch(private.SingleLevelFunction):
 def _refuse_inputs(call: Call, values: Sequence[Any], outputs: Sequence[Any]) -> None:
     """Raise where an output is an input that the schema does not say is returned."""
     for index, output in enumerate(outputs):
-        for source, value in enumerate(values):
-            if output is value and isinstance(value, torch.Tensor) and not call.is_dirty(source):
-                record = call.plan.state.record
-                raise AliasError(
-                    layout(
-                        f"output {index} of {record.qualname} is an argument itself; an output may not alias "
-                        "an argument or another output",
-                        registered=record.kernels_text(),
-                        fix="return a copy, or declare the aliasing in the schema",
-                    )
+        sources = [n for n, value in enumerate(values) if value is output and isinstance(value, torch.Tensor)]
+        # The new value of a mutated argument, given a second time where no gradient is needed, is none.
+        if sources and not any(map(call.is_dirty, sources)):
+            record = call.plan.state.record
+            raise AliasError(
+                layout(
+                    f"output {index} of {record.qualname} is an argument itself; an output may not alias "
+                    "an argument or another output",
+                    registered=record.kernels_text(),
+                    fix="return a copy, or declare the aliasing in the schema",
                 )
+            )
 
 
 def make_kernel(state: Lowered, make_lean: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -264,6 +266,7 @@ def apply(state: Lowered, keyset: Any, flat: tuple[Any, ...], *, full: bool) -> 
     plan: Plan = state.derive("autograd", lambda: Plan(state))
     if plan.dirty:
         refuse_leaves(state, flat)
+        refuse_memory_in_common(state, flat)
         _refuse_traced_tangent(plan, flat)
     call = Call(plan, keyset, flat, full=full)
     values = call.flatten(flat)

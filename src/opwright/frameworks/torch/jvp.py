@@ -3,6 +3,7 @@
 * The backward is a linear map from gradients of outputs to those of inputs. Differentiating it once more, in
   the direction of the tangents, gives the tangents of the outputs.
 * What was saved carries tangents of this level: a rule sees it without, and keeps those of outer levels.
+  Attributes of the context do too: arrays, and those in containers that torch's pytrees know.
 * Forward-grad mode is off when torch calls a jvp; without turning it on, nested tangents are silently zero.
 * The tangent of a mutated argument must change in place.
 * Torch makes a zero of a tangent that is missing beside one that is there, so a rule may see either.
@@ -13,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from opwright.errors import GradientError, UnsupportedError, layout
 from opwright.frameworks.torch import private
@@ -25,6 +27,15 @@ if TYPE_CHECKING:
 
     from opwright.frameworks.torch.call import Call
     from opwright.rules.base import Rule
+
+
+def primal(value: Any) -> Any:
+    """Return tensors without their tangents of the current level, those in containers too."""
+    leaves, spec = tree_flatten(value)
+    if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        return value
+    bare = [private.unpack_dual(one, level=0)[0] if isinstance(one, torch.Tensor) else one for one in leaves]
+    return tree_unflatten(bare, spec)
 
 
 class ForwardContext:
@@ -43,12 +54,12 @@ class ForwardContext:
         self.needs_input_grad = needs_input_grad
 
     def __getattr__(self, name: str) -> Any:
-        return private.primal(getattr(self._ctx, name))
+        return primal(getattr(self._ctx, name))
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What ``save_for_backward`` kept."""
-        return tuple(private.primal(tensor) for tensor in self._ctx.saved_tensors)
+        return tuple(primal(tensor) for tensor in self._ctx.saved_tensors)
 
 
 def keep(
@@ -101,14 +112,17 @@ def tangents_of_outputs(ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
         dirty = set(call.dirty_outputs.values())
         given = tangents
         tangents = tuple(t.clone() if n in dirty and t is not None else t for n, t in enumerate(given))
-        if plan.jvp_rule is not None:
-            with refused(plan.state.record, "jvp rule", plan.jvp_rule):
-                found = _author(ctx, call, plan.jvp_rule, tangents)
-        elif plan.rule is not None:
-            with refused(plan.state.record, "backward, of which the tangent is derived,", plan.rule):
-                found = _derived(ctx, call, plan.rule, tangents)
-        else:
+        rule = plan.jvp_rule or plan.rule
+        if rule is None:
             raise missing_formula(plan.state, tangent=True)
+        if isinstance(rule, AutogradRule):
+            with refused(plan.state.record, "backward, of which the tangent is derived,", rule):
+                found = _derived(ctx, call, rule, tangents)
+        else:
+            with refused(plan.state.record, "jvp rule", rule):
+                found = _author(ctx, call, rule, tangents)
+        if any(map(_has_tangent, found)):
+            raise _out_of_sight(call, rule)
         pairs = enumerate(zip(found, call.templates, strict=True))
         return tuple(_in_place(call, i, _or_zero(*pair), given) for i, pair in pairs)
 
@@ -118,6 +132,26 @@ def _or_zero(tangent: Any, template: tuple[torch.Tensor, bool] | None) -> Any:
     if tangent is not None or template is None or not template[1]:
         return tangent
     return torch.zeros_like(template[0])
+
+
+def _has_tangent(tangent: Any) -> bool:
+    """Return whether a tangent has one of its own, where that can be asked."""
+    known = isinstance(tangent, torch.Tensor) and not private.is_legacy_batched(tangent)
+    return known and private.has_tangent(tangent)
+
+
+def _out_of_sight(call: Call, rule: Rule) -> GradientError:
+    qualname = call.plan.state.record.qualname
+    return GradientError(
+        layout(
+            f"{rule.kind} rule of {qualname}: it read an array with a tangent of its own, which was neither "
+            "saved nor an attribute of ctx",
+            expected="arrays from ctx.save_for_backward, or in attributes of ctx: arrays, and lists, tuples "
+            "and dicts of them, no other objects",
+            registered=rule.source,
+            fix="keep it with ctx.save_for_backward",
+        )
+    )
 
 
 def _in_place(call: Call, index: int, tangent: Any, tangents: tuple[Any, ...]) -> Any:
@@ -208,7 +242,7 @@ def _derived(ctx: Any, call: Call, rule: AutogradRule, tangents: tuple[Any, ...]
     # All are asked for: an output whose gradient no result depends on is then one that the backward detaches.
     needs = tuple(call.nest(call.differentiable, missing=False))
     with torch.enable_grad(), private.allow_inplace_requires_grad(True):
-        seeds = [None if t is None else torch.zeros_like(private.primal(t[0])) for t in call.templates]
+        seeds = [None if t is None else torch.zeros_like(primal(t[0])) for t in call.templates]
         pairs = zip(seeds, call.templates, strict=True)
         active = [seed.requires_grad_() for seed, t in pairs if seed is not None and t[1]]
         returned = rule.fn(ForwardContext(ctx, needs), *call.nest_outputs(seeds))

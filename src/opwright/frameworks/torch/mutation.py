@@ -2,6 +2,7 @@
 
 * The kernel at ``ADInplaceOrView`` counts one new version for each mutated tensor.
 * Inference tensors have no such key: the backend kernel refuses them outside inference mode, as built-ins do.
+* Where a gradient is needed, nothing else may share a mutated argument's memory.
 * A tensor that was captured by ``torch.func.grad`` or ``jvp`` is wrapped, like all arguments, before any
   other kernel sees it: the one at ``FuncTorchDynamicLayerFrontMode`` looks first, then goes on as torch does.
 """
@@ -15,6 +16,7 @@ import torch
 from opwright.errors import ArgumentError, UnsupportedError, layout
 from opwright.frameworks.torch import private
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
+from opwright.sharing import Extent, have_common, refuse_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,6 +123,36 @@ def refuse_inference(state: Lowered, flat: Sequence[Any]) -> None:
                     fix=f"pass {argument}.clone(), or call it under torch.inference_mode()",
                 )
             )
+
+
+def refuse_memory_in_common(state: Lowered, flat: Sequence[Any]) -> None:
+    """Raise where a mutated argument shares memory with another one, and a gradient or tangent is needed."""
+    needed = torch.is_grad_enabled() and private.any_requires_grad(*flat)
+    if needed or any(private.has_tangent(tensor) for tensor in tensors_in(flat)):
+        refuse_shared(state.record, flat, _have_common)
+
+
+def _have_common(one: torch.Tensor, other: torch.Tensor) -> bool:
+    one, other = _unwrapped(one), _unwrapped(other)
+    if one is other or not private.any_alias((one,), {}, (other,)):
+        return one is other
+    if any(tensor.layout != torch.strided or tensor.is_nested for tensor in (one, other)):
+        return True
+    return have_common(_extent(one), _extent(other))
+
+
+def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor in the wrappers of transforms: they have no memory that can be asked for."""
+    while private.is_wrapped(tensor):
+        tensor = private.unwrapped(tensor)
+    return tensor
+
+
+def _extent(tensor: torch.Tensor) -> Extent:
+    """Return where a tensor's elements are in its storage; a traced one has no address."""
+    size = tensor.element_size()
+    strides = tuple(int(stride) * size for stride in tensor.stride())
+    return Extent(int(tensor.storage_offset()) * size, tuple(map(int, tensor.shape)), strides, size)
 
 
 def refuse_captured(state: Lowered, flat: Sequence[Any]) -> None:

@@ -61,6 +61,7 @@ add_batch_dim = _take("_C._functorch._add_batch_dim")
 unwrap_batched = _take("_C._functorch._unwrap_batched")
 is_batched = _take("_C._functorch.is_batchedtensor")
 is_wrapped = _take("_C._functorch.is_functorch_wrapped_tensor")
+unwrapped = _take("_C._functorch.get_unwrapped")
 level_of = _take("_C._functorch.maybe_get_level")
 current_level = _take("_C._functorch.maybe_current_level")
 current_interpreter = _import("torch._functorch.pyfunctorch", "retrieve_current_functorch_interpreter")
@@ -153,13 +154,8 @@ def forward_grad_on() -> Iterator[None]:
         set_fwd_grad(before)
 
 
-def primal(value: Any) -> Any:
-    """Return a tensor without its tangent of the current level; anything else as it is."""
-    if isinstance(value, torch.Tensor):
-        return unpack_dual(value, level=0)[0]
-    if value.__class__ in (list, tuple):
-        return value.__class__(map(primal, value))
-    return value
+# The batches of torch.autograd.functional's ``vectorize``, which know few operations.
+is_legacy_batched: Callable[[Any], bool] = getattr(_functorch, "is_legacy_batchedtensor", lambda _: False)
 
 
 def has_tangent(tensor: torch.Tensor) -> bool:

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from opwright.errors import ArgumentError, layout
 from opwright.frameworks.torch import private
-from opwright.scalars import expected, gradient_lost
+from opwright.scalars import expected, gradient_lost, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from opwright.schema import Argument
 
-_TRACED = (torch.SymInt, torch.SymFloat, torch.SymBool, Tensor)
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def refusing(qualname: str, argument: Argument, coerce: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -35,11 +35,18 @@ def unless_traced(qualname: str, argument: Argument, coerce: Callable[[Any], Any
     def symbolic(value: Any) -> Any:
         _check(qualname, argument, value)
         for one in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(one, _TRACED) and not (isinstance(one, Tensor) and private.is_wrapped(one)):
+            if isinstance(one, _SYMBOLS) or (isinstance(one, Tensor) and _traced(argument, one)):
                 return value
         return coerce(value)
 
     return symbolic
+
+
+def _traced(argument: Argument, tensor: Tensor) -> bool:
+    """Return whether a tensor may stand for the number, and has none yet or is read for a graph."""
+    if argument.base in ("Scalar", "number") or tensor.ndim or private.is_wrapped(tensor):
+        return False
+    return private.traced() or isinstance(tensor, private.traced_tensors())
 
 
 def _check(qualname: str, argument: Argument, value: Any) -> None:
@@ -58,3 +65,17 @@ def _check(qualname: str, argument: Argument, value: Any) -> None:
             )
         if (one.requires_grad and torch.is_grad_enabled()) or private.has_tangent(one):
             raise gradient_lost(qualname, argument)
+        reason = None if one.ndim else _misfit(argument, one)
+        if reason is not None:
+            raise refused(qualname, argument, reason, value)
+
+
+def _misfit(argument: Argument, tensor: Tensor) -> str | None:
+    """Say why no number can be had from a tensor, whatever its value: torch would truncate what it has."""
+    if argument.base in ("int", "SymInt", "bool") and (tensor.is_floating_point() or tensor.is_complex()):
+        return "must be True or False" if argument.base == "bool" else "must be an integer"
+    if argument.base == "float" and tensor.is_complex():
+        return "must be real"
+    if tensor.is_meta and argument.base not in ("Scalar", "number"):
+        return "must be a number, which a tensor on the meta device has not"
+    return None
