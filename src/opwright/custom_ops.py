@@ -11,6 +11,7 @@ from opwright.infer import infer_function_schema, mutated_names
 from opwright.library import Library
 from opwright.operator import commit_definition
 from opwright.overload import Kernel, OpOverload
+from opwright.own_defaults import with_own_defaults
 from opwright.parse import parse_schema
 from opwright.placement import check_lives_on, require_device
 from opwright.qualname import parse_qualname, require_definable
@@ -157,6 +158,7 @@ def define_operator(
     name = f"{namespace}::{base}{'.' + which if which else ''}"
     parsed, inferred = _schema_of(name, fn, mutates_args, schema, tags)
     body, own = compiled_kernel(fn, parsed)
+    body = body if schema is None else with_own_defaults(body, parsed)
     chosen = known_flavour(flavour) if flavour is not None else inferred or own or catalogue.ARRAY_API
     keys = device_keys(device_types)
     source = source_of(fn)

@@ -13,6 +13,7 @@ from opwright.errors import RegistrationError, RegistrationTypeError, Registrati
 from opwright.frameworks.base import load
 from opwright.keys import DEFAULT, DEVICE_TYPES, IMPLICIT, device_of, key_of
 from opwright.overload import Kernel, OpOverload, fallthrough_kernel
+from opwright.own_defaults import with_own_defaults
 from opwright.placement import check_copies, check_lives_on
 from opwright.registry import Handle, Pending
 from opwright.rules.base import names, require_signature
@@ -218,7 +219,7 @@ def add_kernel(
         check_lives_on(what, chosen, key, source)
     if not allow_override:
         check_held(record, what, key, source)
-    fn = fallthrough_kernel if skips else fn
+    fn = fallthrough_kernel if skips else with_own_defaults(fn, record.schema, leading=len(leading))
     kernel = Kernel(fn, key, chosen, source, with_keyset=with_keyset, copies=copy)
     return registry.add_kernel(record, kernel, allow_override=allow_override)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from opwright.own_defaults import with_own_defaults
 from opwright.rules.base import Rule, names, require_signature
 from opwright.source import source_of
 
@@ -25,4 +26,4 @@ def describe(schema: FunctionSchema, fn: Callable[..., Any], flavour: str) -> Fa
     """Return the rule for ``fn``, its signature compared with the schema."""
     positional, keyword_only = names(schema)
     require_signature(f"the fake of {schema.qualname}", fn, positional, keyword_only)
-    return FakeRule(fn, flavour, source_of(fn))
+    return FakeRule(with_own_defaults(fn, schema), flavour, source_of(fn))
