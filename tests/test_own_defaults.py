@@ -81,3 +81,11 @@ def test_on_numpy_arrays_and_with_the_schema_of_a_definition(ns):
         return x * k
 
     assert [scale(np.ones(1))[0], scale(np.ones(1), 1)[0], scale(np.ones(1), 2)[0]] == [3, 3, 2]
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, 1), (3, 3)])
+def test_a_fake_that_has_none_where_any_value_will_do_gets_the_schemas(own, expected):
+    fake = with_own_defaults(
+        lambda x, k=own: k, parse_schema("n::f(Tensor x, int k=1) -> Tensor"), none_counts=False
+    )
+    assert fake(0, 1) == expected

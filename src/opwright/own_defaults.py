@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _NUMBERS = (bool, int, float, complex)
 
 
-def with_own_defaults(fn: Callable[..., Any], schema: FunctionSchema, *, leading: int = 0) -> Any:
+def with_own_defaults(
+    fn: Callable[..., Any], schema: FunctionSchema, *, leading: int = 0, none_counts: bool = True
+) -> Any:
     """Return what to call for a function that the operator calls with every argument of its schema.
 
     Parameters
@@ -31,6 +33,8 @@ def with_own_defaults(fn: Callable[..., Any], schema: FunctionSchema, *, leading
         The schema.
     leading
         How many arguments come before those of the schema.
+    none_counts
+        Whether None is a default like others. Fakes are often written with it where any value will do.
 
     Returns
     -------
@@ -43,10 +47,11 @@ def with_own_defaults(fn: Callable[..., Any], schema: FunctionSchema, *, leading
         parameters = read_signature(fn).parameters[leading:]
     except Refused:
         return fn  # it has parameters without a name, and so no defaults that torch would use
-    named = {parameter.name: parameter.default for parameter in parameters}
+    own = [EMPTY if one.default is None and not none_counts else one.default for one in parameters]
+    named = {parameter.name: default for parameter, default in zip(parameters, own, strict=True)}
     positional = [
-        (_schema_default(argument), parameter.default)
-        for argument, parameter in zip(schema.positional, parameters, strict=False)
+        (_schema_default(argument), default)
+        for argument, default in zip(schema.positional, own, strict=False)
     ]
     by_name = {
         argument.name: (_schema_default(argument), named.get(argument.name, EMPTY))

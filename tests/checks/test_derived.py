@@ -3,10 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import opwright as ow
 from checks.right_operators import OPERATORS
 from opwright.checks import derived
 from opwright.checks.arrays import LAYOUTS
 from opwright.checks.samples import given
+from opwright.targets import find
 
 x = np.arange(1.0, 13).reshape(3, 4)
 
@@ -28,7 +30,7 @@ def test_flags_are_flipped_options_left_out_and_words_changed():
 def test_numbers_become_others_and_axes_are_counted_from_the_other_end():
     assert titles(derived.numbers(sample_of("logsumexp", x, 1))) == ["axis=-1", "axis=2"]
     assert titles(derived.numbers(sample_of("logsumexp", x, -2))) == ["axis=0", "axis=-1", "axis=-3"]
-    assert titles(derived.numbers(sample_of("chunks", x[0], 4))) == ["parts=5", "parts=3"]
+    assert titles(derived.numbers(sample_of("chunks", x[0], 2))) == ["parts=3", "parts=1"]
     assert titles(derived.numbers(sample_of("scale_", x, 0.5))) == ["k=0.45"]
     assert titles(derived.numbers(sample_of("scale_", x, float("inf")))) == []
     assert titles(derived.numbers(sample_of("full", [2, 3], 1.0))) == ["value=0.8"]
@@ -133,10 +135,42 @@ def test_other_values_keep_shapes_and_dtypes():
 def test_sizes_are_changed_wherever_they_occur():
     sample = sample_of("matmul", x, x.T)
     assert derived.sizes(sample) == [3, 4]
-    shapes = [[one.array(leaf).shape for leaf in one.leaves()] for one in derived.empties(sample)]
+    shapes = [[one.array(leaf).shape for leaf in one.leaves()] for _, one in derived.empties(sample)]
     assert shapes == [[(0, 4), (4, 0)], [(3, 0), (0, 3)]]
     shapes = [[one.array(leaf).shape for leaf in one.leaves()] for one in derived.smaller(sample)]
     assert shapes == [[(2, 4), (4, 2)], [(3, 3), (3, 3)]]
+
+
+@pytest.mark.parametrize(
+    ("values", "emptied", "one_less"),
+    [
+        ((np.ones(8), 8), [], []),  # as many as there are elements
+        ((np.ones((2, 4)), 8), [], []),
+        ((np.ones((2, 4)), 4), [2], [2]),
+        ((np.ones((2, 4)), [3, 2]), [4], [4]),
+        ((np.ones((5, 3)), np.array([0, 4, 4, 1])), [4], [3, 4]),  # indices, of which 4 is the last of 5
+        ((np.ones(5), np.array([0, 2, 5])), [3], [3]),  # offsets
+    ],
+    ids=["count", "count of all", "count of an axis", "counts", "indices", "offsets"],
+)
+def test_no_size_is_changed_that_integers_may_tell(ns, values, emptied, one_less):
+    kinds = [
+        "Tensor" if isinstance(v, np.ndarray) else "int[]" if isinstance(v, list) else "int" for v in values
+    ]
+    text = ", ".join(f"{kind} a{i}" for i, kind in enumerate(kinds))
+    ow.define(f"{ns}::f", f"({text}) -> Tensor")
+    sample = given(find(f"{ns}::f"), values, {})
+    assert [size for size, _ in derived.empties(sample)] == emptied
+    sizes = {size for size in derived.sizes(sample) if size > 1}
+    assert [size for size in sorted(sizes) if not derived.told(sample, size, size - 1)] == one_less
+
+
+def test_a_count_is_not_made_one_more_than_there_is(ns):
+    ow.define(f"{ns}::f", "(Tensor x, int n) -> Tensor")
+    values = [one.values[1] for one in derived.numbers(given(find(f"{ns}::f"), (np.ones(8), 8), {}))]
+    assert values == [7]
+    values = [one.values[1] for one in derived.numbers(given(find(f"{ns}::f"), (np.ones(8), 5), {}))]
+    assert values == [6, 4]
 
 
 def test_misfits_change_one_array():

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import opwright as ow
 from checks.cases import assert_caught, facts_of, text_of, wrong_operators
 
 # Name of the operator, id, what is wrong, expected, got, what to do, and the sample.
@@ -76,3 +78,30 @@ def test_a_finding_prints_whole():
         "    x = x.copy()\n"
         "    print(op(x))"
     )
+
+
+def test_an_axis_that_goes_with_another_one_is_not_emptied_alone(ns):
+    def packed(bits: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        values = np.unpackbits(bits, axis=1)[:, : weight.shape[1]]
+        return values.astype(weight.dtype) @ weight.T
+
+    operator = ow.custom_op(f"{ns}::packed", packed, mutates_args=())
+    operator.register_fake(lambda bits, weight: weight.new_empty((bits.shape[0], weight.shape[0])))
+    args = np.ones((3, 2), np.uint8), np.ones((5, 12))
+    report = ow.opcheck(operator, args, frameworks="numpy", test_utils=["layout"])
+    assert report.outcome("layout", "numpy").status == "passed"
+
+
+def test_a_count_of_elements_is_believed(ns):
+    sizes = []
+
+    def head(x: np.ndarray, n: int) -> np.ndarray:
+        sizes.append((x.size, n))
+        return np.ascontiguousarray(x).reshape(-1)[:n].copy()
+
+    operator = ow.custom_op(f"{ns}::head", head, mutates_args=())
+    operator.register_fake(lambda x, n: x.new_empty((n,)))
+    report = ow.opcheck(operator, (np.ones(8), 8), frameworks="numpy", level="thorough")
+    assert report.ok
+    assert sizes
+    assert all(n <= size for size, n in sizes)

@@ -5,6 +5,7 @@ An operator need not accept a derived sample; where it raises on one, that sampl
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from opwright.checks.arrays import LAYOUTS, has_other_layout, is_floating
 from opwright.checks.snippet import name_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from opwright.checks.samples import Leaf, Sample
 
@@ -93,9 +94,8 @@ def no_ops(sample: Sample) -> Iterator[Sample]:
 
 def numbers(sample: Sample) -> Iterator[Sample]:
     """Yield the sample with one other number: the same axis counted from the other end, or one near by."""
-    import math
-
     ranks = sorted({sample.array(leaf).ndim for leaf in sample.leaves()})
+    counts = {n for leaf in sample.leaves() for n in _extents(sample.array(leaf).shape)}
     for index, (argument, value) in enumerate(zip(sample.schema.arguments, sample.values, strict=True)):
         if argument.has_tensors or argument.base in ("ScalarType", "Device", "Layout", "MemoryFormat"):
             continue
@@ -106,9 +106,9 @@ def numbers(sample: Sample) -> Iterator[Sample]:
                 if all(-rank <= one < rank for one in [*several, *turned]):
                     yield sample.with_value(index, turned if isinstance(value, list | tuple) else turned[0])
         if type(value) is int:
-            yield from (
-                sample.with_value(index, one) for one in (value + 1, value - 1) if one > 0 or value < 0
-            )
+            # One more than there are elements would lead past their end.
+            near = (value - 1,) if value in counts else (value + 1, value - 1)
+            yield from (sample.with_value(index, one) for one in near if one > 0 or value < 0)
         elif type(value) is float and math.isfinite(value):
             yield sample.with_value(index, float(f"{0.7 * value + 0.1:.3g}"))  # from 0 to 1 it stays there
 
@@ -238,14 +238,43 @@ def doubled(sample: Sample, size: int) -> Sample:
     return sample.with_arrays(arrays, f"size {size} made {2 * size}")
 
 
-def empties(sample: Sample) -> Iterator[Sample]:
-    """Yield the sample with each of its sizes, one at a time, made zero everywhere."""
-    yield from (resized(sample, size, 0) for size in sizes(sample))
+def empties(sample: Sample) -> Iterator[tuple[int, Sample]]:
+    """Yield each size, and the sample with it made zero everywhere; see `told`."""
+    yield from ((size, resized(sample, size, 0)) for size in sizes(sample) if not told(sample, size, 0))
 
 
 def smaller(sample: Sample) -> Iterator[Sample]:
-    """Yield the sample with each of its sizes, one at a time, made one less everywhere."""
-    yield from (resized(sample, size, size - 1) for size in sizes(sample) if size > 1)
+    """Yield the sample with each of its sizes, one at a time, made one less everywhere; see `told`."""
+    for size in sizes(sample):
+        if size > 1 and not told(sample, size, size - 1):
+            yield resized(sample, size, size - 1)
+
+
+def told(sample: Sample, size: int, new: int) -> bool:
+    """Return whether integers may tell a kernel how long the axes of a size are, or lead it to their end.
+
+    With less there, a kernel that gets addresses and counts, or indices, would go past the end: an integer
+    argument that is as large as neighbouring axes together, or an index that is no longer in range.
+    """
+    arrays = [sample.array(leaf) for leaf in sample.leaves()]
+    counts = {n for array in arrays for n in _extents(array.shape, size)}
+    indices = [array for array in arrays if array.dtype.kind in "iu" and size not in array.shape]
+    return any(number in counts for value in sample.values for number in _integers(value)) or any(
+        bool(((array >= new) & (array <= size)).any()) for array in indices
+    )
+
+
+def _integers(value: Any) -> Iterator[int]:
+    several = value if isinstance(value, list | tuple) else [value]
+    yield from (one for one in several if type(one) is int)
+
+
+def _extents(shape: Sequence[int], size: int | None = None) -> Iterator[int]:
+    """Yield how many elements neighbouring axes have together, where one of them has the size."""
+    for first in range(len(shape)):
+        for last in range(first + 1, len(shape) + 1):
+            if size is None or size in shape[first:last]:
+                yield math.prod(shape[first:last])
 
 
 def misfits(sample: Sample) -> Iterator[Sample]:
@@ -263,7 +292,8 @@ def misfits(sample: Sample) -> Iterator[Sample]:
             longer = np.concatenate([array, array[..., :1]], axis=-1)
             yield sample.with_array(leaf, longer, f"{leaf.label} longer")
             fewer = array[0] if array.shape[0] else np.zeros(array.shape[1:], array.dtype)
-            yield sample.with_array(leaf, np.array(fewer), f"{leaf.label} with an axis less")
+            if not told(sample, array.shape[0], 0):
+                yield sample.with_array(leaf, np.array(fewer), f"{leaf.label} with an axis less")
 
 
 def with_zero_integers(sample: Sample) -> Sample:

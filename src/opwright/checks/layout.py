@@ -137,12 +137,16 @@ def _empty(probe: Probe) -> Iterator[Finding]:
         if any(None in meta.shape for meta in faked.arrays()):
             probe.skip("arrays without elements were not looked at: the fake leaves sizes open")
             continue
-        for empty in derived.empties(sample):
+        for size, empty in derived.empties(sample):
             run = probe.run(empty)
             _, error = attempt(probe.adapter.fake, probe.record, empty.values)
             probe.compared()
-            if run.error is not None and error is None and _has_integers(empty):
-                continue  # the values may be rejected, such as an index, which no fake can know
+            if (
+                run.error is not None
+                and error is None
+                and (_has_integers(empty) or _tied(probe, sample, size))
+            ):
+                continue  # the values or sizes may be rejected, such as an index, which no fake need know
             if (run.error is None) != (error is None):
                 kernel = "returns" if run.error is None else raised(run.error)
                 fake = "returns" if error is None else raised(error)
@@ -156,6 +160,11 @@ def _empty(probe: Probe) -> Iterator[Finding]:
                     fix="return early where there are no elements, or raise in both",
                     show=("from opwright.testing import fake", "print(fake(op, {args}))", "print({call})"),
                 )
+
+
+def _tied(probe: Probe, sample: Sample, size: int) -> bool:
+    """Return whether the kernel raises for a size that is one less, too: it must go with another one."""
+    return size > 1 and probe.run(derived.resized(sample, size, size - 1)).error is not None
 
 
 def _has_integers(sample: Sample) -> bool:

@@ -26,4 +26,4 @@ def describe(schema: FunctionSchema, fn: Callable[..., Any], flavour: str) -> Fa
     """Return the rule for ``fn``, its signature compared with the schema."""
     positional, keyword_only = names(schema)
     require_signature(f"the fake of {schema.qualname}", fn, positional, keyword_only)
-    return FakeRule(with_own_defaults(fn, schema), flavour, source_of(fn))
+    return FakeRule(with_own_defaults(fn, schema, none_counts=False), flavour, source_of(fn))
