@@ -15,10 +15,9 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from opwright import catalogue
 from opwright.checks import samples as sampling
-from opwright.checks.adapters.base import Adapter, adapter, installed
 from opwright.checks.base import LEVELS, Check, Probe, merged
+from opwright.checks.used import frameworks as used_frameworks
 from opwright.errors import (
     ArgumentValueError,
     NoKernelError,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from importlib.metadata import EntryPoint
 
+    from opwright.checks.adapters.base import Adapter
     from opwright.overload import OpOverload
 
 GROUP = "opwright.checks"
@@ -98,7 +98,8 @@ def opcheck(
         Tolerances of comparisons, instead of those of the dtype.
     frameworks
         Whose arrays to call the operator with. By default every installed framework's for kernels that
-        take NumPy's or any arrays, else those of the operator's own framework.
+        take NumPy's or any arrays, else those of the operator's own framework. Where an operator made with
+        ``define`` or ``schema=`` says nowhere what its kernels take, those of ``args``.
     level
         ``"quick"`` looks at the given samples only, ``"default"`` at derived ones too, ``"thorough"`` at
         everything.
@@ -139,8 +140,9 @@ def opcheck(
             )
         )
     report = check(
-        record, given, test_utils=test_utils, atol=atol, rtol=rtol, frameworks=frameworks, level=level
-    )
+        record, given, test_utils=test_utils, atol=atol, rtol=rtol, frameworks=frameworks, level=level,
+        arguments=(*args, *(kwargs or {}).values()),
+    )  # fmt: skip
     found: Exception | None = report.exception()
     if found is None and test_utils is not None:  # what a test lacks that was asked for by name
         found = next((one for one in report.values() if isinstance(one, Exception)), None)
@@ -164,12 +166,16 @@ def check(
     rtol: float | None = None,
     frameworks: str | Iterable[str] | None = None,
     level: str = "default",
+    arguments: Iterable[Any] = (),
 ) -> Report:
-    """Return the report on an operator; without samples, every law is skipped."""
+    """Return the report on an operator; without samples, every law is skipped.
+
+    ``arguments`` are the values that a caller gave for this check.
+    """
     names = _names(test_utils)
     if level not in LEVELS:
         raise ArgumentValueError(layout(f"unknown level {level!r}", expected=", ".join(LEVELS)))
-    used = _frameworks(record, frameworks)
+    used = used_frameworks(record, frameworks, arguments)
     laws = _of_names(names)
     outcomes: list[Outcome] = []
     for one in used:
@@ -286,18 +292,6 @@ def _names(test_utils: str | Iterable[str] | None) -> dict[str, tuple[str, ...]]
             )
         )
     return {name: TORCH_NAMES[name][:1] if name in TORCH_NAMES else (name,) for name in asked}
-
-
-def _frameworks(record: OpOverload, asked: str | Iterable[str] | None) -> list[Adapter]:
-    """Return how each framework that was asked for, or that the operator is for, is used."""
-    if asked is not None:
-        several = [asked] if isinstance(asked, str) else list(asked)
-        return [adapter(name) for name in several]
-    names = [info.name for info in catalogue.frameworks() if installed(info.name)]
-    if record.flavour not in ("numpy", catalogue.ARRAY_API, catalogue.DLPACK):
-        own = [info.name for info in catalogue.frameworks() if record.flavour in info.flavours]
-        names = [name for name in names if name in own] or own
-    return [adapter(name) for name in names]
 
 
 def _in_framework(probe: Probe) -> list[Outcome]:
