@@ -42,7 +42,7 @@ def test_each_frameworks_own_promotion_is_right(ns, vector, scalar, framework):
         return x * y
 
     assert _found(_product(ns, product), AXES[vector], NONE[scalar], framework=framework) == []
-    other_way = _product(f"{ns}2", product)
+    other_way = _product(f"{ns}_other_way", product)
     other_way.register_fake(lambda x, y: ow.empty_like(y, dtype=ow.result_type(x, y)))
     assert _found(other_way, NONE[scalar], AXES[vector], framework=framework) == []
 

@@ -78,5 +78,5 @@ def test_what_nobody_else_holds_is_known_whatever_evaluates_frames():
         return sys.getrefcount(thing)
 
     found = one(object())  # an assertion of pytest's would hold it too
-    assert found == private._SOLE
-    assert private.references_of_two_calls() == 0
+    # An earlier test may have left torch's frame evaluation behind, in which a call holds what it passes.
+    assert found == private._SOLE + private.references_of_two_calls() // 2
