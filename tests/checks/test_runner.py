@@ -227,7 +227,8 @@ def test_an_unknown_name_is_a_value_error(sin, names):
         "opcheck knows no 'nope'\n  expected: one or several of "
         "call, schema, fake, autograd, jvp, vmap, autocast, functionalization, compile, layout, determinism, "
         "agreement, device, "
-        "test_schema, test_autograd_registration, test_faketensor, test_aot_dispatch_dynamic"
+        "test_schema, test_autograd_registration, test_faketensor, test_aot_dispatch_dynamic, "
+        "test_aot_dispatch_static"
     )
 
 

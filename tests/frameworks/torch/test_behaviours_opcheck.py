@@ -202,3 +202,9 @@ def test_row_104_what_needs_no_fake(ns):
             op = getattr(getattr(ow.ops, ns), name).default
             report = ow.opcheck(op, (torch.randn(3),), frameworks="torch")
             assert report == dict.fromkeys(TORCH_NAMES, "SUCCESS"), name
+
+
+def test_the_test_that_torch_runs_only_when_asked(sin):
+    assert "test_aot_dispatch_static" not in ow.opcheck(sin, (torch.randn(3),))
+    name = "test_aot_dispatch_static"
+    assert ow.opcheck(sin, (torch.randn(3),), test_utils=name) == {name: "SUCCESS"}
