@@ -20,7 +20,7 @@ SERIES = (jnp.ones(3), jnp.full(3, 0.5), jnp.array([0.0, 1.0, -2.0]), jnp.full(3
 
 
 def made(name, fn):
-    op = ow.custom_op(f"jaxexperimental::{name}", fn, mutates_args=())
+    op = ow.custom_op(f"jaxexp::{name}", fn, mutates_args=())
     op.register_fake(lambda x, k=2.0: (ow.empty_like(x), ow.empty_like(x, dtype=np.int32)))
 
     def setup(ctx, inputs, output):
@@ -115,7 +115,7 @@ def test_an_output_of_integers_has_no_series(kind):
 
 
 def test_several_arguments_and_one_that_has_no_series():
-    @ow.custom_op("jaxexperimental::pick", mutates_args=())
+    @ow.custom_op("jaxexp::pick", mutates_args=())
     def pick(x: np.ndarray, at: np.ndarray, y: np.ndarray) -> np.ndarray:
         return x[at] * y
 
@@ -138,12 +138,12 @@ def test_several_arguments_and_one_that_has_no_series():
 
 
 def test_jet_of_an_operator_without_a_derivative():
-    @ow.custom_op("jaxexperimental::plain", mutates_args=())
+    @ow.custom_op("jaxexp::plain", mutates_args=())
     def plain(x: np.ndarray) -> np.ndarray:
         return x * 2
 
     plain.register_fake(ow.empty_like)
-    with pytest.raises(MissingRuleError, match="jaxexperimental::plain: no autograd formula is registered"):
+    with pytest.raises(MissingRuleError, match="jaxexp::plain: no autograd formula is registered"):
         jet(plain, (X,), (SERIES[:2],))
     same(jet(lambda x: plain(X) * x, (X,), (SERIES[:2],)), jet(lambda x: X * 2 * x, (X,), (SERIES[:2],)))
 
@@ -160,7 +160,7 @@ import jax.numpy as jnp
 import numpy as np
 import opwright as ow
 
-@ow.custom_op("jaxexperimental::twice", mutates_args=())
+@ow.custom_op("jaxexp::twice", mutates_args=())
 def twice(x: np.ndarray) -> np.ndarray:
     return x * 2
 
@@ -189,7 +189,7 @@ def test_sparsify_gives_an_operator_dense_arrays_alone():
     )
     assert done.returncode == 0, done.stderr
     text = (
-        "jaxexperimental::twice takes dense arrays, and jax.experimental.sparse.sparsify gives it a sparse one\n"
+        "jaxexp::twice takes dense arrays, and jax.experimental.sparse.sparsify gives it a sparse one\n"
         "  expected: an array, for what an operator makes of zeros is not known\n"
         "  got: a BCOO or BCSR array\n"
         "  to fix: call it outside of sparsify on x.todense(), or on x.data if it maps zeros to zeros\n"
