@@ -134,7 +134,7 @@ def result_type(*arrays_or_dtypes: Any) -> Any:
     dtype('float32')
     """
     arrays = [one for one in arrays_or_dtypes if _is_array(one)]
-    with_data = bool(arrays) and not any(isinstance(one, FakeArray) for one in arrays)
+    with_data = len(arrays) > 0 and not any(isinstance(one, FakeArray) for one in arrays)
     xp: Any = array_namespace(*arrays) if with_data else None
     own = _framework_of(arrays_or_dtypes)
     name = computing() or own

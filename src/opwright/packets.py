@@ -166,7 +166,10 @@ class _Ops:
     def __getattr__(self, name: str) -> _Namespace:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
-        namespace: _Namespace = self.__dict__.setdefault(name, _Namespace(name))
+        # Dynamo traces this, and in torch 2.9 knows no setdefault of __dict__. Of two threads each may make
+        # one: it keeps packets, and these a name.
+        namespace = _Namespace(name)
+        setattr(self, name, namespace)
         return namespace
 
 

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 def as_shape(shape: Any) -> tuple[Any, ...]:
     """Return a shape of sizes; one size stands for one axis."""
-    several = shape if isinstance(shape, list | tuple) else getattr(shape, "__iter__", None)
-    if several is None or isinstance(shape, str | Size):
+    # Dynamo traces this, and in torch 2.9 knows no unions of types.
+    several = shape if isinstance(shape, (list, tuple)) else getattr(shape, "__iter__", None)
+    if several is None or isinstance(shape, (str, Size)):
         return (as_size(shape),)
     return tuple(map(as_size, shape))
 

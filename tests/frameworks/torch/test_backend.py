@@ -12,7 +12,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.errors import ArgumentError, NoKernelError, OutputError
-from opwright.frameworks.torch import backend, private
+from opwright.frameworks.torch import backend
 from opwright.frameworks.torch.lowered import lowered_of
 
 NS = "torch_backend"
@@ -221,7 +221,7 @@ def test_the_device_of_the_tensors_is_made_current_where_there_are_several(
 
 def test_a_kernel_for_all_devices_is_looked_up_once_where_none_has_to_be_made_current(monkeypatch):
     for several, kept in ((False, True), (True, False)):
-        monkeypatch.setattr(private, "several_devices", lambda several=several: several)
+        monkeypatch.setattr(backend, "several_devices", lambda several=several: several)
         op = ow.custom_op(f"{NS}::kept", lambda x: x + 1, mutates_args=(), schema="(Tensor x) -> Tensor")
         assert torch.ops.torch_backend.kept(torch.ones(2)).tolist() == [2.0, 2.0]
         assert ("run" in lowered_of(op._record).cache) == kept

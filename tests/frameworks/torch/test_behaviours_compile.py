@@ -173,4 +173,5 @@ def test_row_116_effectful_operators_keep_their_order(ns):
         assert said == ["second", "first", "second"]
     finally:
         for handle in handles:
-            handle.destroy()
+            if handle is not None:  # torch 2.9 has none, and forgets an operator that is gone
+                handle.destroy()

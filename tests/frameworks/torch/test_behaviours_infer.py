@@ -18,9 +18,13 @@ class Pair(NamedTuple):
     b: int
 
 
+def inferred(fn, mutates_args=(), **options):
+    return ow.infer_schema(fn, mutates_args=mutates_args, **options)
+
+
 def text(fn, mutates_args=(), **options):
     """Return the schema's text, after it was compared with that of torch."""
-    found = ow.infer_schema(fn, mutates_args=mutates_args, **options)
+    found = inferred(fn, mutates_args, **options)
     assert found == torch.library.infer_schema(fn, mutates_args=mutates_args, **options)
     return found
 
@@ -52,12 +56,23 @@ def test_row_11_an_unsupported_parameter_type(annotation, suggested):
     assert suggested in str(error.value)
 
 
+def torch_refuses_classes():
+    """Return whether torch says that a class is unsupported; 2.9 asks the class for its origin."""
+
+    def f(x: bytes) -> None: ...
+
+    with pytest.raises((ValueError, AttributeError)) as error:
+        torch.library.infer_schema(f, mutates_args=())
+    return error.type is ValueError
+
+
 @pytest.mark.parametrize("annotation", [Tuple[int, str], Callable, Callable[[int], int], Pair])
 def test_row_11_no_list_is_suggested_where_none_would_do(annotation):
     def f(x): ...
 
     f.__annotations__ = {"x": annotation, "return": None}
-    both_refuse(f, "unsupported type")
+    if annotation is not Pair or torch_refuses_classes():
+        both_refuse(f, "unsupported type")
     with pytest.raises(ValueError, match="unsupported type") as error:
         ow.custom_op("behaviours_infer::f", f, mutates_args=())
     assert "list[" not in str(error.value)
@@ -171,8 +186,10 @@ def test_row_43_tags_alias_the_returns():
     def inplace(x: Tensor, y: Tensor) -> Tensor: ...
     def out(x: Tensor, *, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]: ...
 
-    assert text(inplace, ("x",), tags=torch.Tag.inplace) == "(Tensor(a0!) x, Tensor y) -> Tensor(a0!)"
-    assert text(out, ("a", "b"), tags=(torch.Tag.out,)) == (
+    known = hasattr(torch.Tag, "inplace")  # torch 2.9 has neither tag, and is not compared with
+    tags, infer = (torch.Tag, text) if known else (ow.Tag, inferred)
+    assert infer(inplace, ("x",), tags=tags.inplace) == "(Tensor(a0!) x, Tensor y) -> Tensor(a0!)"
+    assert infer(out, ("a", "b"), tags=(tags.out,)) == (
         "(Tensor x, *, Tensor(a1!) a, Tensor(a2!) b) -> (Tensor(a1!), Tensor(a2!))"
     )
 

@@ -20,6 +20,17 @@ def test_every_kind_of_rule_is_lowered():
     assert all(FRAMEWORK.lowered.values())
 
 
+def test_the_default_device_is_known_after_it_was_taken_back():
+    torch.set_default_device("meta")
+    try:
+        assert FRAMEWORK.device_type(None) == "meta"
+    finally:
+        torch.set_default_device(None)
+    assert FRAMEWORK.device_type(None) == "cpu"
+    with torch.device("meta"):
+        assert FRAMEWORK.device_type(None) == "meta"
+
+
 def test_devices_and_arrays():
     assert FRAMEWORK.device_type(torch.empty(1, device="meta")) == "meta"
     assert FRAMEWORK.device_type(None) == "cpu"

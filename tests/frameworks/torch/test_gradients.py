@@ -307,3 +307,26 @@ def test_a_complex_tangent_of_a_real_output():
         "  to fix: take its real part: array_namespace(tangent).real(tangent)"
     )
     handle.destroy()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.parametrize("several", [list, tuple])
+def test_lists_of_gradients_in_a_compiled_backward(ns, several):
+    from torch._dynamo import compiled_autograd
+
+    @ow.custom_op(f"{ns}::weighted", mutates_args=())
+    def weighted(xs: list[Tensor], weights: list[int]) -> Tensor:
+        return sum((x * weight for x, weight in zip(xs, weights, strict=True)), torch.zeros(2))
+
+    def setup_context(ctx, inputs, output):
+        ctx.weights = inputs[1]
+
+    weighted.register_autograd(
+        lambda ctx, grad: (several(grad * weight for weight in ctx.weights), several([None, None])),
+        setup_context=setup_context,
+    )
+    x = torch.ones(2, requires_grad=True)
+    out = weighted([x, 2 * x], [3, 5]).sum()
+    with compiled_autograd._enable(torch.compile(backend="eager", fullgraph=True)):
+        out.backward()
+    assert x.grad.tolist() == [13, 13]

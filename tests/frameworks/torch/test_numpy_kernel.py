@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from opwright.errors import AliasError, OutputError
 from opwright.frameworks.torch.convert import NoNumPyError
 
 NS = "torch_numpy"
+WITH_ML_DTYPES = pytest.mark.skipif(importlib.util.find_spec("ml_dtypes") is None, reason="needs ml_dtypes")
 seen = []
 
 
@@ -46,7 +49,7 @@ TENSORS = [
     torch.arange(6.0).reshape(2, 3).T,
     torch.tensor(3.0),
     torch.ones(1).expand(3),
-    torch.ones(2, dtype=torch.bfloat16) / 3,
+    pytest.param(torch.ones(2, dtype=torch.bfloat16) / 3, marks=WITH_ML_DTYPES),
     torch.ones(2, dtype=torch.float16),
     torch.tensor([1 + 2j]).conj(),
     torch._neg_view(torch.arange(2.0)),
@@ -68,6 +71,7 @@ def test_tensors_that_are_taken(route, tensor):
         assert out.is_contiguous()
 
 
+@WITH_ML_DTYPES
 def test_float8_goes_over_by_its_bits(route):
     tensor = torch.tensor([0.5, 1.0]).to(torch.float8_e4m3fn)
     out = route(same)(tensor)

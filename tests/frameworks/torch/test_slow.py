@@ -150,3 +150,26 @@ def test_an_opaque_backward_gets_members_of_an_enum():
         area(x, *given).sum().backward()
         assert x.grad.tolist() == [4.0, 4.0] if given else [3.0, 3.0]
     assert set(map(type, seen)) == {Shape}
+
+
+@ow.custom_op(f"{NS}::placed", mutates_args=())
+def placed(
+    x: Tensor, ys: list[Tensor], sizes: list[int], device: torch.device, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    return sum(ys, x).to(device, dtype) * sizes[-1]
+
+
+placed.register_fake(lambda x, ys, sizes, device, dtype: x.new_empty(x.shape, device=device, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    "given", [("cpu", "float64"), (torch.device("cpu"), torch.float64), ("cpu:0", float)]
+)
+@pytest.mark.parametrize("several", [list, tuple])
+def test_lists_and_names_are_traced(given, several):
+    x = torch.ones(2)
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda x: placed(x, several([x, x]), several([1, 2]), *given), fullgraph=True, backend="aot_eager"
+    )
+    assert torch.equal(compiled(x), torch.full((2,), 6.0, dtype=torch.float64))

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from opwright.overload import OpOverload
     from opwright.schema import Argument
 
+_UNBACKED = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
+"""Sizes and numbers that depend on the data are traced; torch 2.9 has to be told, newer ones do it anyway."""
+
 _PROFILE = "profile_guard_manager"
 """The function by which Dynamo measures guards; what it returns is logged, nothing else."""
 
@@ -116,7 +119,7 @@ def _configured(**config: Any) -> Iterator[None]:
     import torch._functorch.config
 
     dynamo, functorch = torch._dynamo.config, torch._functorch.config  # noqa: SLF001  (their public names)
-    with dynamo.patch(**config), functorch.patch(donated_buffer=False), _without_profile():
+    with dynamo.patch(**_UNBACKED, **config), functorch.patch(donated_buffer=False), _without_profile():
         yield
 
 
@@ -188,7 +191,8 @@ def functionalised(record: OpOverload, values: Sequence[Any]) -> list[tuple[str,
             for i, (a, v) in enumerate(zip(record.schema.arguments, values, strict=True))
             if _is_passed(a, v) and not a.is_list and i not in {index for index, _, _ in views}
         ]
-        results.append([base, *outputs_of(record, function(base, *arrays))])
+        with _configured():
+            results.append([base, *outputs_of(record, function(base, *arrays))])
     names = ["the caller's array", *(f"output {index}" for index in range(len(record.schema.returns)))]
     return list(zip(names, *results, strict=True))
 

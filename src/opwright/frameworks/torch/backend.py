@@ -15,8 +15,8 @@ import torch
 from opwright.frameworks.base import load, no_kernel, of_flavour
 from opwright.frameworks.bridges import bridge, cannot_mutate
 from opwright.frameworks.torch import fake, mutation, numpy_kernel, private
-from opwright.frameworks.torch.convert import to_share
-from opwright.frameworks.torch.lowered import Lowered, tensors_in
+from opwright.frameworks.torch.convert import default_device, several_devices, to_share
+from opwright.frameworks.torch.lowered import Lowered, shares_storage, tensors_in
 from opwright.keys import DEFAULT, IMPLICIT, key_of
 from opwright.outputs import bad_output, check_aliases, is_one, not_same, same_objects
 from opwright.outputs import output_check as checked_outputs
@@ -86,7 +86,7 @@ def runner_for(state: Lowered, flat: Sequence[Any]) -> Run:
 def _same_everywhere(state: Lowered) -> bool:
     """Return whether a call's device decides nothing: one kernel of torch's for all, one device a type."""
     enabled = list(state.record.enabled_kernels())
-    if len(enabled) != 1 or not state.tensors or private.several_devices():
+    if len(enabled) != 1 or not state.tensors or several_devices():
         return False
     return enabled[0].key in (DEFAULT, IMPLICIT) and enabled[0].flavour in _OWN
 
@@ -104,7 +104,7 @@ def device_type_of(state: Lowered, flat: Sequence[Any]) -> str:
     for argument, value in zip(state.record.schema.arguments, flat, strict=True):
         if argument.base == "Device" and value is not None and not argument.is_list:
             return torch.device(value).type
-    return torch.get_default_device().type
+    return default_device().type
 
 
 def make_runner(state: Lowered, device_type: str) -> Run:
@@ -312,8 +312,3 @@ def _several_check(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...],
 
 def _accept(value: Any) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
-
-
-def shares_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether two tensors use one storage, whatever part of it each sees."""
-    return a is b or bool(private.any_alias((a,), {}, (b,)))

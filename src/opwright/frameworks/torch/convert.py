@@ -160,9 +160,24 @@ def _dtype_name(value: Any) -> str:
 
 
 def _device(value: Any) -> torch.device:
-    if isinstance(value, str | int):
+    if isinstance(value, (str, int)):  # Dynamo traces this, and in torch 2.9 knows no unions of types
         return torch.device(value)
     platform = getattr(value, "platform", None)
     if platform is not None:  # a device of JAX
         return torch.device({"gpu": "cuda", "rocm": "cuda"}.get(platform, platform))
     return torch.device(str(value))
+
+
+def several_devices() -> bool:
+    """Return whether this machine has several devices of one type, one of which is current."""
+    accelerator = torch.accelerator.current_accelerator()
+    module = None if accelerator is None else torch.get_device_module(accelerator)
+    return bool(getattr(module, "device_count", int)() > 1)
+
+
+def default_device() -> torch.device:
+    """Return the device on which torch makes tensors."""
+    try:
+        return torch.get_default_device()
+    except AttributeError:  # torch 2.9 cannot say it in a thread that has called set_default_device(None)
+        return torch.device("cpu")

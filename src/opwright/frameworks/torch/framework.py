@@ -21,7 +21,7 @@ from opwright.frameworks.torch import (
     slow,
     triton,
 )
-from opwright.frameworks.torch.convert import from_numpy, to_numpy, to_torch
+from opwright.frameworks.torch.convert import default_device, from_numpy, to_numpy, to_torch
 from opwright.frameworks.torch.lowered import lowered_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class TorchFramework(Framework):
     )
 
     def device_type(self, array: Any) -> str:
-        return str(array.device.type) if isinstance(array, torch.Tensor) else torch.get_default_device().type
+        return str(array.device.type if isinstance(array, torch.Tensor) else default_device().type)
 
     def specialise(self, record: OpOverload, values: Sequence[Any]) -> Callable[..., Any]:
         return fast.specialise(record, slow.slow_call(record), values)

@@ -98,7 +98,7 @@ def _several(
     count = 1 if length is None else length
     if entry is None:
         return [None] * count
-    # Not list | tuple: compiled autograd of torch 2.9 traces this, and knows no unions.
+    # Not list | tuple, here and below: compiled autograd of torch 2.9 traces this, and knows no unions.
     if length is None or not isinstance(entry, (list, tuple)) or len(entry) != length:
         expected = "None, as the argument was None" if length is None else f"a list of {length} gradients"
         raise GradientError(
@@ -107,7 +107,7 @@ def _several(
                 "structure as the inputs",
                 expected=expected,
                 got=f"{type(entry).__name__} of {len(entry)}"
-                if isinstance(entry, list | tuple)
+                if isinstance(entry, (list, tuple))
                 else _what(entry),
                 registered=rule.source,
             )
@@ -153,7 +153,7 @@ def _broadcasts(shape: torch.Size, larger: torch.Size) -> bool:
 
 
 def _only_none(entry: Any) -> bool:
-    return isinstance(entry, list | tuple) and all(one is None for one in entry)
+    return isinstance(entry, (list, tuple)) and all(one is None for one in entry)
 
 
 def _what(value: Any) -> str:

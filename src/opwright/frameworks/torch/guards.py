@@ -136,6 +136,16 @@ def _keys_of_plain(device: str) -> frozenset[int]:
     return frozenset(found)
 
 
+def _backend_of_cpu() -> int:
+    """Return the bit that names the CPU in a key of it; to exclude that alone is to exclude no key.
+
+    Torch 2.9 leaves it among a thread's excluded keys when a key of the CPU is no longer excluded.
+    """
+    key, keys = torch._C.DispatchKey, torch._C.DispatchKeySet  # noqa: SLF001
+    shared: int = keys(key.CPU).raw_repr() & keys(key.AutogradCPU).raw_repr()
+    return shared
+
+
 def _thread_keys() -> ThreadKeys:
     return ThreadKeys(PROBES.included().raw_repr(), PROBES.excluded().raw_repr())
 
@@ -192,7 +202,7 @@ def _start() -> str | None:
         plain, inference = _states_of_new_thread()
         _KNOWN = {plain.included: plain.excluded, inference.included: inference.excluded}
         _AUTOCAST = plain.excluded
-        _PLAIN = PROBES.keys_of(torch.empty(0)).raw_repr() | _AUTOCAST
+        _PLAIN = (PROBES.keys_of(torch.empty(0)).raw_repr() & ~_backend_of_cpu()) | _AUTOCAST
         if len(_KNOWN) < len((plain, inference)):
             return "inference mode does not show in this torch's dispatch keys"
         reasons: list[str | None] = []

@@ -8,8 +8,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from opwright.frameworks.torch import private
 from opwright.frameworks.torch.convert import NAMED, to_torch
 from opwright.registry import require_live
 
@@ -181,3 +183,10 @@ def tensors_in(value: Any) -> list[Tensor]:
     if value.__class__ in (list, tuple):
         return [tensor for element in value for tensor in tensors_in(element)]
     return []
+
+
+def shares_storage(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors use one storage, whatever part of it each sees."""
+    if one.layout == other.layout == torch.strided:
+        return bool(private.is_alias_of(one, other))
+    return one is other or bool(private.any_alias((one,), {}, (other,)))

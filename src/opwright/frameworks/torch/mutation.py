@@ -15,7 +15,7 @@ import torch
 
 from opwright.errors import ArgumentError, UnsupportedError, layout
 from opwright.frameworks.torch import private
-from opwright.frameworks.torch.lowered import Lowered, tensors_in
+from opwright.frameworks.torch.lowered import Lowered, shares_storage, tensors_in
 from opwright.sharing import Extent, have_common, refuse_shared
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def refuse_memory_in_common(state: Lowered, flat: Sequence[Any]) -> None:
 
 def _have_common(one: torch.Tensor, other: torch.Tensor) -> bool:
     one, other = _unwrapped(one), _unwrapped(other)
-    if one is other or not private.any_alias((one,), {}, (other,)):
+    if one is other or not shares_storage(one, other):
         return one is other
     if any(tensor.layout != torch.strided or tensor.is_nested for tensor in (one, other)):
         return True

@@ -66,7 +66,6 @@ level_of = _take("_C._functorch.maybe_get_level")
 current_level = _take("_C._functorch.maybe_current_level")
 current_interpreter = _import("torch._functorch.pyfunctorch", "retrieve_current_functorch_interpreter")
 allow_inplace_requires_grad = _import("torch._functorch.eager_transforms", "enable_inplace_requires_grad")
-
 dispatch_mode_count = _take("_C._len_torch_dispatch_stack")
 _dispatch_modes = _import("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack")
 
@@ -172,28 +171,43 @@ def _stand_in_requires_grad(*args: Any, **kwargs: Any) -> bool:
 
 
 def _stand_in_alias(args: Any, kwargs: Any, outputs: Any) -> bool:
-    seen = [t.untyped_storage().data_ptr() for t in _dense((*args, *kwargs.values()))]
-    for tensor in _dense(outputs):
-        pointer = tensor.untyped_storage().data_ptr()
-        if pointer and pointer in seen:
+    seen = list(_storages((*args, *kwargs.values())))
+    for storage in _storages(outputs):
+        if storage in seen:
             return True
-        seen.append(pointer)
+        seen.append(storage)
     return False
 
 
-def _dense(values: Any) -> list[Any]:
-    flat = []
+def _storages(values: Any) -> Iterator[int]:
     for value in values:
-        if isinstance(value, torch.Tensor):
-            flat.append(value)
-        elif isinstance(value, list | tuple):
-            flat += _dense(value)
-    return flat
+        if isinstance(value, list | tuple):
+            yield from _storages(value)
+        elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            yield value.untyped_storage()._cdata  # noqa: SLF001
+
+
+def _alias_test() -> Callable[..., bool]:
+    """Return torch's own test; that of torch 2.9 raises where a tensor has no storage, as sparse ones."""
+    test: Callable[..., bool] = getattr(_core, "_any_output_is_alias_to_input_or_output", _stand_in_alias)
+
+    def stored(args: Any, kwargs: Any, outputs: Any) -> bool:
+        try:
+            return test(args, kwargs, outputs)
+        except NotImplementedError:
+            return _stand_in_alias(args, kwargs, outputs)
+
+    try:
+        test((torch.empty(0).to_sparse(),), {}, ())
+    except NotImplementedError:
+        return stored
+    return test
 
 
 _core: Any = torch._C  # noqa: SLF001  (this file is where torch's private names are)
 any_requires_grad: Callable[..., bool] = getattr(_core, "_any_requires_grad", _stand_in_requires_grad)
-any_alias: Callable[..., bool] = getattr(_core, "_any_output_is_alias_to_input_or_output", _stand_in_alias)
+any_alias = _alias_test()  # it misses what has no address in torch 2.9, as on the meta device
+is_alias_of: Any = getattr(_core, "_is_alias_of", lambda one, other: any_alias((one,), {}, (other,)))
 
 
 def traced() -> bool:
@@ -264,21 +278,12 @@ def registrations(library: torch.library.Library) -> list[str]:
 
 # ------------------------------------------------------------------------------------------ Triton kernels
 
-cuda_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)  # noqa: SLF001
+cuda_device: Callable[[], int] = getattr(_core, "_cuda_getDevice", torch.cuda.current_device)
 
 
-def several_devices() -> bool:
-    """Return whether this machine has several devices of one type, one of which is current."""
-    accelerator = torch.accelerator.current_accelerator()
-    module = None if accelerator is None else torch.get_device_module(accelerator)
-    return bool(getattr(module, "device_count", int)() > 1)
-
-
-def _stand_in_stream(device: int) -> int:
-    return int(torch.cuda.current_stream(device).cuda_stream)
-
-
-cuda_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _stand_in_stream)  # noqa: SLF001
+cuda_stream: Callable[[int], int] = getattr(
+    _core, "_cuda_getCurrentRawStream", lambda device: torch.cuda.current_stream(device).cuda_stream
+)
 
 
 class Functionalisation(NamedTuple):

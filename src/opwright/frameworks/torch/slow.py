@@ -72,6 +72,6 @@ def _are_tensors(value: Any) -> bool:
     """Return whether a value is None, or a list whose elements may all be in a list of tensors."""
     if value is None:
         return True
-    return isinstance(value, list | tuple) and all(
+    return isinstance(value, (list, tuple)) and all(  # Dynamo traces this, and in torch 2.9 knows no unions
         one is None or isinstance(one, torch.Tensor) for one in value
     )
