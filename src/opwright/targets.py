@@ -82,7 +82,7 @@ def require(target: Any) -> OpOverload:
     waiting = registry.pending.get(key_of_name(target), ())
     raise RegistrationError(
         layout(
-            f"no such operator: {target}",
+            f"operator {target} does not exist",
             got="; ".join(f"{entry.what} waits for it ({entry.source})" for entry in waiting) or None,
             fix="define it first, with opwright.custom_op or Library.define, or import the module that does",
         )
