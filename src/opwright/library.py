@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from opwright import catalogue, register, registry
+from opwright.alias_sets import with_named_sets
 from opwright.dispatch import add_fallback
 from opwright.errors import (
     DuplicateError,
@@ -237,6 +238,7 @@ class Library:
         label = parsed.qualname
         validate(parsed)
         require_definable(self.ns, parsed.name.partition("::")[2], parsed.overload)
+        parsed = with_named_sets(parsed)
         check_tags(parsed, tags, label=label)
         record = commit_definition(
             parsed,
