@@ -92,6 +92,6 @@ def test_it_is_read_where_torch_reads_it(base):
         assert "$" not in str(torch._C.parse_schema(str(with_named_sets(schema))))
         marked = [one.alias_info is not None and one.alias_info.is_write for one in theirs.arguments]
         assert [argument.is_write for argument in schema.arguments] == marked
-        if "(!)" not in str(theirs):  # of lists of lists, which hold no arrays of ours
+        if suffix.count("[]") < 2:  # of a list of lists, torch prints other sets than it has read
             assert parse_schema(str(theirs)) == schema  # what torch prints reads back
     assert read > 50

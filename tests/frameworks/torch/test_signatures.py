@@ -8,7 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._library.fake_impl import FakeImplCtx  # noqa: E402
+
 import opwright as ow  # noqa: E402
+from opwright.fakes import FakeContext  # noqa: E402
 
 EFFECTS = "effects are torch's alone: its own function takes our operators (behaviour 116)"
 LEFT_OUT = {
@@ -43,7 +46,11 @@ CASES = [
     *((name, getattr(torch.library, name), lambda name=name: getattr(ow, name)) for name in FUNCTIONS),
     *(
         (f"{theirs.__name__}.{name}", getattr(theirs, name), lambda ours=ours, name=name: getattr(ours, name))
-        for theirs, ours in ((torch.library.Library, ow.Library), (OPERATOR, ow.Operator))
+        for theirs, ours in (
+            (torch.library.Library, ow.Library),
+            (OPERATOR, ow.Operator),
+            (FakeImplCtx, FakeContext),
+        )
         for name in _methods(theirs)
     ),
     # The legacy forms, with a Library first.
