@@ -69,6 +69,11 @@ class _Owned:
             registry.run_all(undos)
 
 
+def _scoped_library(ns: str, kind: str, dispatch_key: str = "") -> Library:
+    """Return a Library for a ``with`` block: the name that torch.library has for it."""
+    return Library(ns, kind, dispatch_key)
+
+
 def _finalize(owned: _Owned, source: str) -> None:
     registry.lock.when_free(partial(owned.destroy, source))
 

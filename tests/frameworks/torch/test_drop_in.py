@@ -364,3 +364,50 @@ def test_legacy_impl_with_its_parameters_by_name():
         library.impl(lib, name="f", dispatch_key="CPU")(lambda x: x + 2)
         lib.impl(op_name="f", fn=lambda x: x + 3, dispatch_key="XLA")
         assert torch.ops.dropin_named.f(torch.zeros(1)) == 2
+
+
+def test_private_names_that_code_in_the_wild_uses():
+    def half(x: Tensor) -> Tensor:
+        return x / 2
+
+    def fake(x):
+        return torch.empty_like(x)
+
+    op = custom_op("dropin_names::half", half, mutates_args=(), device_types="cpu")
+    assert isinstance(op, library.CustomOpDef)
+    assert not isinstance(half, library.CustomOpDef)
+    theirs = torch.library.custom_op("dropin_theirs::half", half, mutates_args=(), device_types="cpu")
+    for name in ("_name", "_init_fn", "_abstract_fn"):
+        assert getattr(op, name) == getattr(theirs, name), name
+    assert op._tags == (torch.Tag.pt2_compliant_tag,)  # torch keeps those alone that were given
+    assert (op._namespace, theirs._namespace) == ("dropin_names", "dropin_theirs")
+    assert op._backend_fns == {"cpu": half}
+    assert list(theirs._backend_fns) == ["cpu"]
+
+    handle = library.register_fake(op, fake)
+    assert op._abstract_fn is fake
+    handle.destroy()
+    assert op._abstract_fn is None
+
+    every = library.register_kernel(op, None, fake)
+    assert op._backend_fns == {"cpu": half, None: fake}
+    every.destroy()
+    assert op._backend_fns == {"cpu": half}
+    for name in ("_name", "_namespace", "_tags", "_init_fn", "_abstract_fn", "_backend_fns"):
+        with pytest.raises(AttributeError):
+            setattr(op, name, None)
+    with pytest.raises(TypeError):
+        op._backend_fns["cuda"] = half
+
+
+def test_those_of_an_overload_and_of_an_operator_without_a_function():
+    overload = custom_op("dropin_names::two.out", lambda x: x, mutates_args=(), schema="(Tensor x) -> Tensor")
+    assert overload._name == "two.out"
+    with library._scoped_library("dropin_scoped", "FRAGMENT") as lib:
+        lib.define("f(Tensor x) -> Tensor", tags=torch.Tag.pointwise)
+        op = library.ops.dropin_scoped.f.default
+        assert op._init_fn is None
+        assert op._tags == (torch.Tag.pointwise,)
+        assert op._backend_fns == {}
+        assert lib.source.startswith(__file__)
+    assert not hasattr(torch.ops.dropin_scoped, "f")
