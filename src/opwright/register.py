@@ -319,7 +319,8 @@ def register_autocast(op: Any, device_type: str, cast_inputs: Any, /, *, lib: An
     from opwright.rules import autocast
 
     def describe(record: OpOverload) -> Rule:
-        return autocast.describe(record.schema, device_type, cast_inputs, caller()[0])
+        flavour = record.owner or record.flavour
+        return autocast.describe(record.schema, device_type, cast_inputs, caller()[0], flavour)
 
     return _register_rule(op, None, describe, lib=lib)
 
