@@ -98,14 +98,14 @@ def test_list_prints_data(run, module):
 
 
 def test_list_pending_prints_what_waits(run):
-    handle = ow.register_fake("cli_waits::op", lambda x: x)
+    handle = ow.register_kernel("cli_waits::op", "cpu", lambda x: x)
     try:
         status, out, _ = run("list", "--pending")
         lines = out.splitlines()
         assert status == 0
         assert lines[0].split() == ["waits", "for", "what", "registered", "at"]
         row = next(line for line in lines if line.startswith("cli_waits::op"))
-        assert "fake of cli_waits::op" in row
+        assert "kernel for CPU of cli_waits::op" in row
         assert f"{__file__}:" in row
     finally:
         handle.destroy()

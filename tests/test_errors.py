@@ -10,13 +10,14 @@ from opwright import errors
 from opwright.errors import layout
 
 BASES = {
-    "SchemaError": (ValueError,),
+    "SchemaError": (ValueError, RuntimeError),
     "SchemaSyntaxError": (errors.SchemaError, ValueError, RuntimeError),
     "RegistrationError": (RuntimeError,),
     "RegistrationTypeError": (errors.RegistrationError, TypeError, RuntimeError),
     "RegistrationValueError": (errors.RegistrationError, ValueError, RuntimeError),
+    "TargetError": (errors.RegistrationTypeError, errors.RegistrationValueError),
     "DuplicateError": (errors.RegistrationError, RuntimeError),
-    "ArgumentError": (TypeError,),
+    "ArgumentError": (TypeError, RuntimeError),
     "ArgumentValueError": (errors.ArgumentError, TypeError, ValueError),
     "MixedFrameworksError": (errors.ArgumentError, TypeError),
     "NoKernelError": (NotImplementedError, RuntimeError),

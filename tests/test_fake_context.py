@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import opwright as ow
 from opwright.errors import ArgumentValueError, ContextError
 from opwright.fake_context import ENTERED, check_bounds, current_ctx, entered_ctx, get_ctx
+from opwright.sizes import bounds
 
 
 def test_get_ctx_outside_a_fake():
@@ -69,6 +71,27 @@ def test_symbolic_bounds(bounds):
     assert str(caught.value) == (
         f"new_dynamic_size: {name} must be a plain int, not a symbolic size\n  got: n of type Size"
     )
+
+
+def test_the_old_name_of_new_dynamic_size(ns):
+    made = []
+
+    @ow.custom_op(f"{ns}::nonzero", mutates_args=())
+    def nonzero(x: ow.Array) -> ow.Array:
+        return ow.array_namespace(x).nonzero(x)[0]
+
+    @nonzero.register_fake
+    def _(x):
+        made.extend(ow.get_ctx().create_unbacked_symint(**given) for given in ({}, {"min": 0, "max": 7}))
+        return ow.empty(made[0], dtype="int64")
+
+    with pytest.warns(
+        FutureWarning, match="^create_unbacked_symint is deprecated; use new_dynamic_size"
+    ) as caught:
+        out = nonzero(ow.FakeArray(("n",)))
+    assert {warning.filename for warning in caught} == {__file__}
+    assert out.shape == (made[0],)
+    assert [bounds(size) for size in made] == [(2, math.inf), (0, 7)]
 
 
 def test_bounds_that_are_right():

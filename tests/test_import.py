@@ -155,4 +155,6 @@ def test_type_checkers_see_the_same_names_from_the_same_places():
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     seen = {alias.asname: node.module for node in block.body for alias in node.names}
     assert seen.pop("errors") == "opwright"
-    assert seen == {name: f"opwright.{home}" for name, home in opwright._HOMES.items()}
+    assert seen == {
+        name: f"opwright.{home}" for name, home in {**opwright._HOMES, **opwright._PRIVATE}.items()
+    }

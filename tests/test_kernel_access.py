@@ -117,7 +117,7 @@ def test_102_no_kernel_names_key_and_operator(ns):
 @pytest.mark.parametrize(
     ("target", "key", "text"),
     [
-        ("nowhere::f", "CPU", "no such operator: nowhere::f\n  to fix: define it first, with"),
+        ("nowhere::f", "CPU", "operator nowhere::f does not exist\n  to fix: define it first, with"),
         (3, "CPU", "not an operator\n  expected: a name such as"),
     ],
 )

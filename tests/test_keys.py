@@ -7,7 +7,15 @@ import enum
 import pytest
 
 from opwright.errors import RegistrationError
-from opwright.keys import BACKENDS, DEVICE_TYPES, DISPATCH_KEYS, device_of, key_of, resolve_key
+from opwright.keys import (
+    AUTOCAST_DEVICES,
+    BACKENDS,
+    DEVICE_TYPES,
+    DISPATCH_KEYS,
+    device_of,
+    key_of,
+    resolve_key,
+)
 
 
 @pytest.mark.parametrize("key", BACKENDS)
@@ -57,6 +65,16 @@ def test_anything_else_is_refused_with_the_list(name, allow_default):
 def test_the_names_are_torchs():
     torch = pytest.importorskip("torch", reason="compares with torch's own names")
     theirs = {name for name in torch._C.DispatchKey.__members__ if not name.startswith(("EndOf", "StartOf"))}
-    functionality = {"Dense", "Sparse", "SparseCsr", "Quantized", "NestedTensor"}  # of a backend each
-    unnamed = {name for name in theirs if name.endswith(("PrivateUse2", "PrivateUse3"))}
-    assert theirs - DISPATCH_KEYS == functionality | unnamed
+    assert {
+        name for name in theirs - DISPATCH_KEYS if torch._C._parse_dispatch_key(name) is not None
+    } == set()
+
+
+def test_the_devices_of_autocast_are_torchs():
+    torch = pytest.importorskip("torch", reason="compares with torch's own names")
+    theirs = {
+        name.removeprefix("Autocast")
+        for name in torch._C.DispatchKey.__members__
+        if name.startswith("Autocast")
+    }
+    assert {key_of(device) for device in AUTOCAST_DEVICES} == theirs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import deque
 from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
@@ -102,6 +103,18 @@ def take(ns):
         ("float[]", [1, 2.0, np.float32(3)], [1.0, 2.0, 3.0]),
         ("float[]?", None, None),
         ("float[]?", [1], [1.0]),
+        ("int[]", range(3), [0, 1, 2]),
+        ("int[]", np.array([1, 2], np.uint8), [1, 2]),
+        ("int[]", np.array([], int), []),
+        ("int[]", deque([1, np.int8(2)]), [1, 2]),
+        ("int[2]", range(2), [0, 1]),
+        ("int[]?", range(2), [0, 1]),
+        ("float[]", range(2), [0.0, 1.0]),
+        ("float[]", np.array([1, 2]), [1.0, 2.0]),
+        ("float[2]", np.array([1.5, 2.0], np.float32), [1.5, 2.0]),
+        ("bool[]", np.array([True, False]), [True, False]),
+        ("str[]", np.array(["a", "b"]), ["a", "b"]),
+        ("Scalar[]", np.array([1.5, 2.0]), [1.5, 2.0]),
         ("int[2]", True, [1, 1]),
         ("int[2]?", 3, [3, 3]),
         ("float[2]", 2.5, [2.5, 2.5]),
@@ -151,7 +164,13 @@ REFUSED = [
     ("str", 1, "must be a string", "1 of type int"),
     ("str", None, "must be a string", "None of type NoneType"),
     ("int[]", 3, "must be a list", "3 of type int"),
-    ("int[]", np.array([1, 2]), "must be a list", "array([1, 2]) of type ndarray"),
+    ("int[]", np.array([1.0, 2.0]), "must be an integer", "array([1., 2.]) of type ndarray"),
+    ("int[]", np.array([[1, 2]]), "must be a list", "array([[1, 2]]) of type ndarray"),
+    ("int[]", np.array(1), "must be a list", "array(1) of type ndarray"),
+    ("int[]", {1, 2}, "must be a list", "{1, 2} of type set"),
+    ("int[]", {1: 2}, "must be a list", "{1: 2} of type dict"),
+    ("int[]", b"ab", "must be a list", "b'ab' of type bytes"),
+    ("int[2]", range(3), "must be a list of 2, but has 3 elements", "range(0, 3) of type range"),
     ("int[]", [1, 2.5], "must be an integer", "[1, 2.5] of type list"),
     ("int[]", None, "must be a list", "None of type NoneType"),
     ("str[]", "ab", "must be a list", "'ab' of type str"),

@@ -138,16 +138,10 @@ def test_what_torch_itself_has_and_an_operator_of_ours_may_not():
             "remove the '!'; what a kernel returns is new",
         ),
         (
-            "ns::f(Tensor! x) -> ()",
-            "argument x is mutated, but its alias set has no name",
-            "a named set of its own",
-            "name the set: Tensor(x!)",
-        ),
-        (
             "ns::f(Tensor(*!)[] x) -> ()",
-            "argument x is mutated, but its alias set has no name",
-            "a named set of its own",
-            "name the set: Tensor(x!)",
+            "argument x is mutated, but its alias set is the wildcard",
+            "a set of its own",
+            "write Tensor!, or name the set: Tensor(x!)",
         ),
         (
             "ns::f(Tensor x, int y=1, int z) -> ()",

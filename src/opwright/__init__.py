@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from opwright.kernel_access import get_kernel as get_kernel
     from opwright.kernels.triton import wrap_triton as wrap_triton
     from opwright.library import Library as Library
+    from opwright.library import _scoped_library as _scoped_library
     from opwright.modes import DispatchMode as DispatchMode
     from opwright.modes import autocast as autocast
     from opwright.namespaces import array_namespace as array_namespace
+    from opwright.operator import CustomOpDef as CustomOpDef
     from opwright.operator import Operator as Operator
     from opwright.overload import fallthrough_kernel as fallthrough_kernel
     from opwright.packets import OperatorPacket as OperatorPacket
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Array": "catalogue",
+    "CustomOpDef": "operator",
     "DispatchMode": "modes",
     "FakeArray": "fakes",
     "Handle": "registry",
@@ -94,13 +97,15 @@ _HOMES = {
     "vmap": "batching",
     "wrap_triton": "kernels.triton",
 }
+_PRIVATE = {"_scoped_library": "library"}
+"""Private names of torch.library that code in the wild uses."""
 
 __all__ = [*_HOMES, "errors"]  # noqa: PLE0604  (the table is the one list of public names)
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
+    home = _HOMES.get(name) or _PRIVATE.get(name)
     if home is None:
         if name == "errors":
             return import_module("opwright.errors")

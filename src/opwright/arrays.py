@@ -38,6 +38,18 @@ def arrays_of(record: OpOverload, argument: Argument, value: Any) -> list[tuple[
     ]
 
 
+def as_list(value: Any) -> Any:
+    """Return a list for what stands in its place, such as a deque or a ``ParameterList``; else the value.
+
+    Neither an array of some library nor a mapping or text is one.
+    """
+    cls = value.__class__
+    if issubclass(cls, list | tuple | str | bytes | bytearray) or hasattr(cls, "keys"):
+        return value
+    holds = all(hasattr(cls, name) for name in ("__len__", "__getitem__", "__iter__"))
+    return list(value) if holds and not hasattr(cls, "dtype") and not hasattr(cls, "shape") else value
+
+
 def class_name(value: Any) -> str:
     """Return the class of a value as a message names it."""
     cls = type(value)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from opwright import catalogue, registry
+from opwright.alias_sets import with_named_sets
 from opwright.errors import RegistrationTypeError, SchemaError, layout
 from opwright.infer import infer_function_schema, mutated_names
 from opwright.library import Library
@@ -205,6 +206,7 @@ def _schema_of(
         raise SchemaError(layout(f"{name}: schema= must start with a parenthesis", got=repr(schema)))
     parsed = parse_schema(name + schema.strip())
     validate(parsed)
+    parsed = with_named_sets(parsed)
     _check_mutated(parsed, mutates_args)
     check_tags(parsed, tags or (), label=name)
     positional, keyword_only = names(parsed)

@@ -97,10 +97,12 @@ def define(
 
 def impl(
     qualname: Any,
-    types: str | Sequence[str],
+    types: str | Sequence[str] = (),
     func: Any = None,
     *,
     lib: Library | None = None,
+    name: Any = None,
+    dispatch_key: str = "",
 ) -> Any:
     """Register a kernel: ``impl("ns::name", "cpu", fn)``, or a decorator without ``fn``.
 
@@ -116,6 +118,8 @@ def impl(
         The kernel.
     lib
         A ``Library`` that owns the registration; otherwise it lasts as long as the process.
+    name, dispatch_key
+        What stands second and third where a ``Library`` stands first.
 
     Raises
     ------
@@ -123,10 +127,10 @@ def impl(
         If a type is unknown; the message lists those there are.
     """
     if isinstance(qualname, Library):
-        library, key = qualname, func or ""
+        library, op_name, key = qualname, types or name, func or dispatch_key
 
         def decorate_legacy(fn: F) -> F:
-            library.impl(types, fn, key)
+            library.impl(op_name, fn, key)
             return fn
 
         return decorate_legacy

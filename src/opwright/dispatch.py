@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opwright import catalogue, registry
-from opwright.arrays import arrays_of, not_an_array
+from opwright.arrays import arrays_of, as_list, not_an_array
 from opwright.entry import deciding, key_arguments, table_key
 from opwright.errors import ArgumentError, MixedFrameworksError, layout
 from opwright.frameworks.base import Framework, ensure_attached, load, loaded
@@ -37,6 +37,7 @@ def unattached() -> None:
 
 def make_miss(record: OpOverload) -> Callable[..., Any]:
     """Return what the generated call function calls where the table has nothing."""
+    lists = [index for index, argument in enumerate(record.schema.arguments) if argument.is_tensor_list]
 
     def miss(*values: Any) -> Any:
         traced = record.traced  # a framework's tracer reads this too, and goes no further
@@ -44,6 +45,8 @@ def make_miss(record: OpOverload) -> Callable[..., Any]:
             unattached()
         elif traced[0]():
             return traced[1](*values)
+        if lists:
+            values = tuple(as_list(value) if index in lists else value for index, value in enumerate(values))
         return resolve(record, values)(*values)
 
     record.miss = miss

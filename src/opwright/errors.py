@@ -31,11 +31,11 @@ class OpwrightError(Exception):
     """Base class of every error of Opwright."""
 
 
-class SchemaError(OpwrightError, ValueError):
+class SchemaError(OpwrightError, ValueError, RuntimeError):
     """A schema, or the annotated function that it is inferred from, is not valid."""
 
 
-class SchemaSyntaxError(SchemaError, RuntimeError):
+class SchemaSyntaxError(SchemaError):
     """A schema text cannot be read; the message points at the column."""
 
 
@@ -51,11 +51,15 @@ class RegistrationValueError(RegistrationError, ValueError):
     """A registration was given a value that it cannot take."""
 
 
+class TargetError(RegistrationTypeError, RegistrationValueError):
+    """What a registration is for is no operator, nor the name of one."""
+
+
 class DuplicateError(RegistrationError):
     """Something is already registered under this name and overriding was not allowed."""
 
 
-class ArgumentError(OpwrightError, TypeError):
+class ArgumentError(OpwrightError, TypeError, RuntimeError):
     """A call was given an argument that the schema does not allow."""
 
 

@@ -1,6 +1,6 @@
 """``get_ctx``: what the fake that is running may ask for.
 
-Whoever runs a fake enters its own context: an object with ``new_dynamic_size(*, min=0, max=None)`` and
+Whoever runs a fake enters its own context: a ``FakeContextBase`` with ``new_dynamic_size`` and
 ``empty(shape, *, dtype, device)``, which ``opwright.empty`` calls where there is no array to be like.
 """
 
@@ -56,6 +56,25 @@ def check_bounds(low: Any, high: Any) -> None:
         raise ArgumentValueError(
             layout("new_dynamic_size: max must not be below min", got=f"min={low}, max={high}")
         )
+
+
+class FakeContextBase:
+    """What every context has beside the sizes that it makes."""
+
+    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> Any:  # noqa: A002  (torch's names)
+        """Return a size that depends on data."""
+        raise NotImplementedError
+
+    def create_unbacked_symint(self, *, min: int = 2, max: int | None = None) -> Any:  # noqa: A002  (the same)
+        """Return a size that depends on data, of two at least. The name that torch had before."""
+        import warnings
+
+        warnings.warn(
+            "create_unbacked_symint is deprecated; use new_dynamic_size, whose min is 0 where none is given",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return self.new_dynamic_size(min=min, max=max)
 
 
 @contextmanager

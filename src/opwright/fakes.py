@@ -17,7 +17,7 @@ from opwright import catalogue
 from opwright.catalogue import FrameworkInfo
 from opwright.dtypes import as_dtype, is_floating
 from opwright.errors import FakeError, layout
-from opwright.fake_context import check_bounds, entered_ctx, get_ctx
+from opwright.fake_context import FakeContextBase, check_bounds, entered_ctx, get_ctx
 from opwright.shapes import as_shape, show
 from opwright.sizes import Size, symbol
 
@@ -336,7 +336,7 @@ _numbers = itertools.count()
 
 
 @final
-class FakeContext:
+class FakeContext(FakeContextBase):
     """What ``get_ctx()`` returns in a fake that runs on `FakeArray`."""
 
     def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> Size:  # noqa: A002  (torch's names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opwright.errors import RegistrationError, layout
+from opwright.errors import RegistrationValueError, layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,16 +36,23 @@ _OTHER = """
     DeferredInit TESTING_ONLY_GenericWrapper TESTING_ONLY_GenericMode MkldnnCPU FPGA Vulkan Metal
     CompositeImplicitAutograd CompositeImplicitAutogradNestedTensor CompositeExplicitAutograd
     CompositeExplicitAutogradNonFunctional CustomRNGKeyId Undefined
+    Dense Sparse SparseCsr Quantized NestedTensor
+    PrivateUse2 PrivateUse3 AutogradPrivateUse2 AutogradPrivateUse3
 """
 DISPATCH_KEYS: frozenset[str] = frozenset(
     [*BACKENDS, *_OTHER.split(), *(prefix + backend for prefix in _PREFIXED for backend in BACKENDS)]
 )
 """The names of all dispatch keys."""
 
+_AUTOCAST = ("CPU", "CUDA", "HPU", "IPU", "MPS", "PrivateUse1", "XPU")
+
 _SPECIAL = {"privateuseone": "PrivateUse1"}
 _DEVICE_KEYS: dict[str, str] = {key.lower(): key for key in BACKENDS if key != "PrivateUse1"} | _SPECIAL
 DEVICE_TYPES: tuple[str, ...] = tuple(sorted(_DEVICE_KEYS))
 """The device types that a kernel can be registered for."""
+
+AUTOCAST_DEVICES: tuple[str, ...] = tuple(sorted(d for d, key in _DEVICE_KEYS.items() if key in _AUTOCAST))
+"""The device types that torch has autocast for."""
 
 _KEY_DEVICES: dict[str, str] = {key: device for device, key in _DEVICE_KEYS.items()}
 
@@ -65,7 +72,7 @@ def resolve_key(name: Any, *, allow_default: bool = True) -> str:
 
     Raises
     ------
-    RegistrationError
+    RegistrationValueError
         If it is none of these; the message lists the device types.
     """
     # Torch's own enumeration has the names too.
@@ -76,7 +83,7 @@ def resolve_key(name: Any, *, allow_default: bool = True) -> str:
         return DEFAULT
     key = _DEVICE_KEYS.get(name)
     if key is None:
-        raise RegistrationError(
+        raise RegistrationValueError(
             layout(
                 f"{name!r} is neither a device type nor a dispatch key",
                 expected=f"one of {', '.join(DEVICE_TYPES)}, 'default', or a dispatch key such as 'CPU'",

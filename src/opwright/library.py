@@ -10,7 +10,8 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from opwright import catalogue, registry
+from opwright import catalogue, register, registry
+from opwright.alias_sets import with_named_sets
 from opwright.dispatch import add_fallback
 from opwright.errors import (
     DuplicateError,
@@ -32,6 +33,7 @@ from opwright.targets import (
     is_fallthrough,
     known_flavour,
     or_wait,
+    require,
     require_callable,
     require_text,
 )
@@ -65,6 +67,11 @@ class _Owned:
                 _definers.pop(self.definer, None)
                 self.definer = None
             registry.run_all(undos)
+
+
+def _scoped_library(ns: str, kind: str, dispatch_key: str = "") -> Library:
+    """Return a Library for a ``with`` block: the name that torch.library has for it."""
+    return Library(ns, kind, dispatch_key)
 
 
 def _finalize(owned: _Owned, source: str) -> None:
@@ -236,6 +243,7 @@ class Library:
         label = parsed.qualname
         validate(parsed)
         require_definable(self.ns, parsed.name.partition("::")[2], parsed.overload)
+        parsed = with_named_sets(parsed)
         check_tags(parsed, tags, label=label)
         record = commit_definition(
             parsed,
@@ -278,9 +286,21 @@ class Library:
             )
         return op
 
+    def _register_fake(
+        self, op_name: str, fn: Callable[..., Any], _stacklevel: int = 1, *, allow_override: bool = True
+    ) -> None:
+        """Register a fake that this library owns; many packages call torch's own method of this name."""
+        register.register_fake(self._target(op_name), fn, lib=self, allow_override=allow_override)
+
+    def _register_torch_dispatch_rule(
+        self, op_name: str, torch_dispatch_class: type, fn: Callable[..., Any]
+    ) -> None:
+        """Register a dispatch rule that this library owns, as torch's own method of this name."""
+        register.register_torch_dispatch(self._target(op_name), torch_dispatch_class, fn, lib=self)
+
     def impl(
         self,
-        op: Any,
+        op_name: Any,
         fn: Callable[..., Any],
         dispatch_key: str = "",
         *,
@@ -292,8 +312,9 @@ class Library:
 
         Parameters
         ----------
-        op
-            A name in this namespace, with or without it, or an overload object.
+        op_name
+            A name in this namespace, with or without it, or an overload object. A name that is not defined
+            yet waits until it is, unless the key is ``Meta``.
         fn
             The kernel, or ``fallthrough_kernel``.
         dispatch_key
@@ -313,9 +334,11 @@ class Library:
             If the name is of another namespace, the key is unknown, or the signature does not fit.
         """
         self.require_open()
-        require_callable(f"the kernel of {op}", fn)
+        require_callable(f"the kernel of {op_name}", fn)
         key = self._key(dispatch_key, IMPLICIT)
-        target = self._target(op)
+        target = self._target(op_name)
+        if key == "Meta":
+            require(target)
         options = {"with_keyset": with_keyset, "allow_override": allow_override, "flavour": flavour}
 
         def apply(record: OpOverload) -> Handle:

@@ -11,6 +11,7 @@ import sys
 from contextlib import contextmanager
 from functools import update_wrapper
 from inspect import isfunction
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from opwright import references, register, registry
@@ -18,11 +19,11 @@ from opwright.dispatch import in_use, make_miss
 from opwright.entry import call_function
 from opwright.errors import StaleError, layout
 from opwright.frameworks.base import load
-from opwright.keys import key_of
+from opwright.keys import DEFAULT, device_of, key_of
 from opwright.overload import OpOverload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from opwright.overload import Kernel
     from opwright.rules.base import Rule
@@ -91,6 +92,41 @@ class Operator(Generic[P, R]):
     @property
     def _schema(self) -> FunctionSchema:
         return self._record.schema
+
+    @property
+    def _namespace(self) -> str:
+        return self._record.name.partition("::")[0]
+
+    @property
+    def _name(self) -> str:
+        return self._record.qualname.partition("::")[2]
+
+    @property
+    def _tags(self) -> tuple[Any, ...]:
+        """Torch's own tags; torch is imported for it."""
+        return tuple(self._opoverload.tags)
+
+    @property
+    def _init_fn(self) -> Any:
+        """The decorated function; None where the operator was defined without one."""
+        return getattr(self, "__wrapped__", None)
+
+    @property
+    def _abstract_fn(self) -> Any:
+        """The fake in force, or None."""
+        rule = self._record.rule("fake")
+        return None if rule is None else getattr(rule, "fn", None)
+
+    @property
+    def _backend_fns(self) -> Mapping[str | None, Any]:
+        """The newest kernel for each device type, enabled or not; that for every device is at None."""
+        return MappingProxyType(
+            {
+                device_of(kernel.key): kernel.fn
+                for kernel in self._record.kernels
+                if kernel.key == DEFAULT or device_of(kernel.key) is not None
+            }
+        )
 
     @property
     def _lib(self) -> Any:
@@ -190,6 +226,10 @@ class Operator(Generic[P, R]):
             yield
         finally:
             registry.set_enabled(self._record, kernels, before)
+
+
+CustomOpDef = Operator
+"""The name that the class has in torch.library, where code asks whether something is an operator."""
 
 
 def _no_library() -> None:

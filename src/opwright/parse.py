@@ -194,7 +194,7 @@ class _Reader(Tokens):
         aliased = False
         while True:
             here = tokens[self.at]
-            if here in ("(", "!") and not aliased:
+            if (here == "(" or (here == "!" and tokens[self.at - 1] != "?")) and not aliased:
                 found, aliased = _with_alias(found, self.alias()), True
             elif here == "[":
                 found, aliased = ListType(found, self.size()), False
@@ -222,11 +222,16 @@ class _Reader(Tokens):
         return int(size)
 
     def alias(self) -> AliasInfo:
-        """Read ``(a!)``, ``(a|b)``, ``(a -> *)`` or ``!``."""
+        """Read ``(a!)``, ``(a|b)``, ``(a -> *)`` or ``!``, which torch prints as ``($0! -> )``."""
         if self.tokens[self.at] == "!":
             self.at += 1
             return AliasInfo((), (), is_write=True)
         self.at += 1
+        if self.tokens[self.at] == "$" and self.tokens[self.at + 1].isdigit():
+            self.at += 2
+            for token in ("!", "->", ")"):
+                self.expect(token, f"{token!r}, as torch prints a set without a name")
+            return AliasInfo((), (), is_write=True)
         before = self.alias_sets()
         is_write = self.tokens[self.at] == "!"
         self.at += is_write

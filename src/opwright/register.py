@@ -63,7 +63,7 @@ def register_kernel(
     ----------
     op
         A qualified name, an operator, or one that a framework's dispatcher holds. A name that is not
-        defined yet waits until it is.
+        defined yet waits until it is, unless the kernel is for meta tensors.
     device_types
         Device types in torch's words, such as ``"cpu"`` or ``("cpu", "cuda")``.
     func
@@ -93,6 +93,8 @@ def register_kernel(
             return registry.group(fn, handles, source_of(fn))
 
         require_callable("a kernel", fn)
+        if "Meta" in keys:
+            require(op)
         return owned_by(lib, lambda: or_wait(op, f"kernel for {', '.join(keys)}", fn, apply))
 
     return result(func, register)
@@ -116,6 +118,7 @@ def register_fake(
     /,
     *,
     lib: Any = None,
+    _stacklevel: int = 1,
     allow_override: bool = True,
     flavour: str | None = None,
 ) -> Any:
@@ -124,11 +127,13 @@ def register_fake(
     Parameters
     ----------
     op
-        A qualified name or an operator. A name that is not defined yet waits until it is.
+        A qualified name or an operator.
     func
         The fake; left out, this is a decorator.
     lib
         A ``Library`` that owns the registration.
+    _stacklevel
+        Taken because torch takes it; the fake's own source line needs no frame to be counted.
     allow_override
         Whether a fake that is registered already may be covered.
     flavour
@@ -137,30 +142,33 @@ def register_fake(
     Raises
     ------
     RegistrationError
-        If the signature is not the operator's; ``DuplicateError`` if overriding was not allowed.
+        If there is no such operator, or the signature is not the operator's; ``DuplicateError`` if
+        overriding was not allowed.
     """
     from opwright.rules import fake
 
     def register(fn: Callable[..., Any]) -> Handle:
-        def apply(record: OpOverload) -> Handle:
+        def describe(record: OpOverload) -> Rule:
             rule = fake.describe(record.schema, fn, flavour_of(fn, record, flavour, kernel=False))
             check_fake(record, rule.source, allow_override=allow_override)
             warn_of_own_fake(record)
-            return registry.add_rule(record, rule, fn, allow_override=allow_override)
+            return rule
 
         require_callable("a fake", fn)
-        return owned_by(lib, lambda: or_wait(op, "fake", fn, apply))
+        return _register_rule(op, fn, describe, lib=lib, allow_override=allow_override)
 
     return result(func, register)
 
 
-def impl_abstract(qualname: str, func: Callable[..., Any] | None = None, *, lib: Any = None) -> Any:
+def impl_abstract(
+    qualname: str, func: Callable[..., Any] | None = None, *, lib: Any = None, _stacklevel: int = 1
+) -> Any:
     """Register a fake under the name that ``register_fake`` had before. Deprecated."""
     import warnings
 
     warnings.warn(
         "opwright.impl_abstract is deprecated; use opwright.register_fake",
-        DeprecationWarning,
+        FutureWarning,
         stacklevel=caller()[1],
     )
     return register_fake(qualname, func, lib=lib)
@@ -311,7 +319,8 @@ def register_autocast(op: Any, device_type: str, cast_inputs: Any, /, *, lib: An
     from opwright.rules import autocast
 
     def describe(record: OpOverload) -> Rule:
-        return autocast.describe(record.schema, device_type, cast_inputs, caller()[0])
+        flavour = record.owner or record.flavour
+        return autocast.describe(record.schema, device_type, cast_inputs, caller()[0], flavour)
 
     return _register_rule(op, None, describe, lib=lib)
 
@@ -331,7 +340,7 @@ def register_torch_dispatch(
     Parameters
     ----------
     op
-        A qualified name or an operator.
+        A qualified name or an operator. A name that is not defined yet waits until it is.
     torch_dispatch_class
         The mode's class, or the tensor subclass.
     func
@@ -347,16 +356,18 @@ def register_torch_dispatch(
     Raises
     ------
     RegistrationError
-        If there is no such operator, or the signature is not the one it is called with.
+        If the signature is not the one it is called with.
     """
     from opwright.rules import torch_dispatch
 
     def register(fn: Callable[..., Any]) -> Handle:
-        def describe(record: OpOverload) -> Rule:
+        def apply(record: OpOverload) -> Handle:
             chosen = flavour_of(fn, record, flavour, kernel=False)
-            return torch_dispatch.describe(record.schema, torch_dispatch_class, fn, chosen)
+            rule = torch_dispatch.describe(record.schema, torch_dispatch_class, fn, chosen)
+            return registry.add_rule(record, rule, fn, allow_override=allow_override)
 
-        return _register_rule(op, fn, describe, lib=lib, allow_override=allow_override)
+        require_callable("a dispatch rule", fn)
+        return owned_by(lib, lambda: or_wait(op, "dispatch rule", fn, apply))
 
     return result(func, register)
 

@@ -1,15 +1,15 @@
 """Arguments that are not arrays: one coercion for each schema type, the same on every path of a call.
 
-It follows torch (3 becomes 3.0, True 1.0, a tuple a list, ``np.int64`` an int, a 0-d array a number; no
-tensor stands for a ``Scalar``, as there may be an overload that takes it), and refuses what torch would
-change silently: 2.5 for an int, 2 for a bool, None for a bool, a string for a list of strings. A list becomes
-a tuple where the parameter is annotated as one.
+It follows torch (3 becomes 3.0, True 1.0, a tuple, a range or a NumPy array of one axis a list, ``np.int64``
+an int, a 0-d array a number; no tensor stands for a ``Scalar``, as there may be an overload that takes it),
+and refuses what torch would change silently: 2.5 for an int, 2 for a bool, None for a bool, a string for a
+list of strings. A list becomes a tuple where the parameter is annotated as one.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from opwright import catalogue
@@ -185,15 +185,28 @@ def _refusing(convert: Callable[[str, Any], Any], name: str, value: Any) -> Any:
         raise _Refused(f"is not a {'dtype' if name == 'ScalarType' else 'device'} ({error})") from None
 
 
+def entries(value: Any) -> Sequence[Any] | None:
+    """Return what stands in the place of a list: a sequence that is no text, or a NumPy array of one axis."""
+    if isinstance(value, Sequence):
+        return None if isinstance(value, str | bytes | bytearray) else value
+    info = catalogue.framework_of_class(value.__class__)
+    if info is not None and info.name == "numpy" and value.ndim == 1:
+        numbers: list[Any] = value.tolist()
+        return numbers
+    return None
+
+
 def _of_list(type_: ListType, inner: Coercion) -> Coercion:
     size = type_.size
     one = () if size is None else _FOR_ALL.get(str(type_.element), ())
 
     def coerce(value: Any) -> Any:
         if not isinstance(value, list | tuple):
-            if size is None or not isinstance(value, one):
+            if size is not None and isinstance(value, one):
+                return [inner(value)] * size
+            value = entries(value)
+            if value is None:
                 raise _Refused("must be a list")
-            return [inner(value)] * size
         if size is not None and len(value) != size:
             raise _Refused(f"must be a list of {size}, but has {len(value)} elements")
         return [inner(element) for element in value]

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from opwright import catalogue, registry
 from opwright.duplicates import check_override
-from opwright.errors import RegistrationError, RegistrationTypeError, RegistrationValueError, layout
+from opwright.errors import (
+    RegistrationError,
+    RegistrationTypeError,
+    RegistrationValueError,
+    TargetError,
+    layout,
+)
 from opwright.frameworks.base import load
 from opwright.keys import DEFAULT, DEVICE_TYPES, IMPLICIT, device_of, key_of
 from opwright.overload import Kernel, OpOverload, fallthrough_kernel
@@ -42,7 +48,7 @@ def find(target: Any) -> OpOverload | None:
 
     Raises
     ------
-    RegistrationTypeError
+    TargetError
         If ``target`` is none of these.
     """
     record = getattr(target, "_record", None)
@@ -60,7 +66,7 @@ def find(target: Any) -> OpOverload | None:
                 return record
     if isinstance(target, str):
         return None
-    raise RegistrationTypeError(
+    raise TargetError(
         layout(
             "not an operator",
             expected="a name such as 'mylib::op', an operator, or an operator of a framework's own",
@@ -83,7 +89,7 @@ def require(target: Any) -> OpOverload:
     waiting = registry.pending.get(key_of_name(target), ())
     raise RegistrationError(
         layout(
-            f"no such operator: {target}",
+            f"operator {target} does not exist",
             got="; ".join(f"{entry.what} waits for it ({entry.source})" for entry in waiting) or None,
             fix="define it first, with opwright.custom_op or Library.define, or import the module that does",
         )
@@ -355,7 +361,7 @@ def _device_key(device_type: Any) -> str:
     key = key_of(device_type)
     if key is None:
         base = device_type.lower().partition(":")[0]
-        raise RegistrationError(
+        raise RegistrationValueError(
             layout(
                 f"{device_type!r} is not a device type",
                 expected=f"one of {', '.join(DEVICE_TYPES)}",

@@ -159,11 +159,11 @@ def _mutation_problems(argument: Argument) -> Iterator[_Problem]:
             "remove the '!'; what a kernel returns is new",
         )
         return
-    if any(not alias.before or "*" in alias.before for alias in written):
+    if any("*" in alias.before for alias in written):
         yield _Problem(
-            f"argument {name} is mutated, but its alias set has no name",
-            "a named set of its own",
-            f"name the set: Tensor({name}!)",
+            f"argument {name} is mutated, but its alias set is the wildcard",
+            "a set of its own",
+            f"write Tensor!, or name the set: Tensor({name}!)",
         )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from opwright import catalogue, registry
-from opwright.arrays import arrays_of, class_name, read_only, refused_array
+from opwright.arrays import arrays_of, as_list, class_name, read_only, refused_array
 from opwright.entry import Names, compile_function, flat_names, kernel_call
 from opwright.frameworks.base import Framework, no_kernel, of_flavour
 from opwright.frameworks.bridges import bridge
@@ -226,7 +226,8 @@ class _Specialised:
         def other(*values: Any) -> Any:
             try:
                 accepted = [
-                    self._accept(a, v) if a.has_tensors else v for a, v in zip(arguments, values, strict=True)
+                    self._accept(a, as_list(v) if a.is_list else v) if a.has_tensors else v
+                    for a, v in zip(arguments, values, strict=True)
                 ]
             except _Foreign:
                 accepted = None

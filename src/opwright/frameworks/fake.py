@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright import modes
+from opwright.arrays import as_list
 from opwright.dtypes import is_floating
 from opwright.errors import ArgumentError, FakeError, layout
 from opwright.fake_context import current_ctx
@@ -61,7 +62,9 @@ class FakeFramework(Framework):
             return run_fake(
                 record,
                 [
-                    self._array(record, argument.name, value) if coerce is None else _scalar(coerce, value)
+                    _scalar(coerce, value)
+                    if coerce is not None
+                    else self._array(record, argument.name, as_list(value) if argument.is_list else value)
                     for argument, coerce, value in pairs
                 ],
                 ctx=current_ctx(),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright import catalogue
 from opwright.errors import RegistrationTypeError, RegistrationValueError, layout
+from opwright.keys import AUTOCAST_DEVICES
 from opwright.rules.base import Rule
 
 if TYPE_CHECKING:
@@ -45,25 +46,32 @@ def _nothing(*_args: Any, **_kwargs: Any) -> None:
     """Stand for the function of a rule that is data alone."""
 
 
-def describe(schema: FunctionSchema, device_type: Any, cast_inputs: Any, source: str) -> AutocastRule:
-    """Return the rule, its device type and dtype checked.
+def describe(
+    schema: FunctionSchema, device_type: Any, cast_inputs: Any, source: str, flavour: str = ""
+) -> AutocastRule:
+    """Return the rule, its device type and dtype checked; an operator of torch's is for torch's devices.
 
     Raises
     ------
     RegistrationTypeError
         If ``device_type`` is not a string.
     RegistrationValueError
-        If ``cast_inputs`` is not a floating dtype.
+        If there is no such device type, or no autocast for it, or ``cast_inputs`` is not a floating dtype.
     """
     what = f"register_autocast of {schema.qualname}"
     if not isinstance(device_type, str):
         raise RegistrationTypeError(
             layout(f"{what}: device_type must be a string such as 'cuda'", got=type(device_type).__name__)
         )
-    known = catalogue.known_device_types()
+    known = AUTOCAST_DEVICES if flavour == "torch" else catalogue.known_device_types()
     if device_type not in known:
+        whose = (
+            "is not a device type that torch has autocast for"
+            if flavour == "torch"
+            else "is not a device type"
+        )
         raise RegistrationValueError(
-            layout(f"{what}: {device_type!r} is not a device type", expected=f"one of {', '.join(known)}")
+            layout(f"{what}: {device_type!r} {whose}", expected=f"one of {', '.join(known)}")
         )
     name = dtype_name(cast_inputs)
     if name not in FLOATING:

@@ -293,3 +293,20 @@ def test_guards_cover_every_setting():
     assert eager.direct(
         blend._record, blend._record.kernels[0], "cpu", FRAMEWORK.convert, general(blend)
     ).__code__
+
+
+@pytest.mark.parametrize("sizes", [range(3), np.array([1, 2], np.int8), (1, 2)])
+@pytest.mark.parametrize("way", [lambda f: f, jax.jit, lambda f: lambda x: jax.vmap(f)(x[None])[0], jax.grad])
+def test_what_stands_in_the_place_of_a_list(ns, sizes, way):
+    def kernel(x: ow.Array, sizes: list[int]) -> ow.Array:
+        assert type(sizes) is list
+        return x * sum(sizes)
+
+    op = ow.custom_op(f"{ns}::summed", kernel, mutates_args=())
+    op.register_fake(lambda x, sizes: ow.empty_like(x))
+    op.register_vmap(lambda info, in_dims, x, sizes: (op(x, sizes), in_dims[0]))
+    op.register_autograd(
+        lambda ctx, grad: (grad * ctx.total, None),
+        setup_context=lambda ctx, inputs, output: setattr(ctx, "total", sum(inputs[1])),
+    )
+    assert [way(lambda x: op(x, sizes))(jnp.float32(1)).item() for _ in range(3)] == [3] * 3

@@ -88,6 +88,18 @@ def test_row_81_compiled(name):
         torch._dynamo.config.capture_dynamic_output_shape_ops = False
 
 
+def test_row_81_the_old_name(name):
+    op = nonzero(name)
+    op.register_fake(
+        lambda x: x.new_empty((ow.get_ctx().create_unbacked_symint(), x.dim()), dtype=torch.int64)
+    )
+    x = torch.tensor([0.0, 1.0, 0.0, 2.0])
+    with pytest.warns(FutureWarning, match="create_unbacked_symint is deprecated"):
+        assert torch.equal(
+            torch.compile(op, fullgraph=True, backend="aot_eager")(x), torch.tensor([[1], [3]])
+        )
+
+
 def test_row_83_meta_tensors_have_no_data(name):
     op = nonzero(name)
     with pytest.raises(RuntimeError, match="data-dependent shape"):

@@ -313,10 +313,101 @@ def test_the_old_name_of_register_fake():
     with Library("dropin_old", "FRAGMENT") as lib:
         lib.define("op(Tensor x) -> Tensor")
         text = "opwright.impl_abstract is deprecated; use opwright.register_fake"
-        with pytest.warns(DeprecationWarning, match=f"^{text}$"):
+        with pytest.warns(FutureWarning, match=f"^{text}$"):
 
             @library.impl_abstract("dropin_old::op", lib=lib)
             def _(x):
                 return torch.empty_like(x)
 
         assert torch.ops.dropin_old.op(torch.empty(2, device="meta")).shape == (2,)
+
+
+def test_direct_register_custom_op_as_servers_have_it():
+    """A helper that vLLM and SGLang copied from one another, over the library's private method."""
+
+    def direct_register_custom_op(lib, name, function, mutates_args, fake):
+        lib.define(name + library.infer_schema(function, mutates_args=mutates_args))
+        lib.impl(name, function, dispatch_key="CPU")
+        lib._register_fake(name, fake, _stacklevel=2)
+
+    def added(x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+    with Library("dropin_direct", "FRAGMENT") as lib:
+        direct_register_custom_op(lib, "added", added, [], lambda x, y: torch.empty_like(x))
+        op = torch.ops.dropin_direct.added
+        assert torch.compile(op, fullgraph=True, backend="aot_eager")(torch.ones(2), torch.ones(2)).sum() == 4
+        with pytest.raises(RuntimeError, match="fake rule of dropin_direct::added is already registered"):
+            lib._register_fake("added", lambda x, y: x, allow_override=False)
+    assert not hasattr(torch.ops.dropin_direct, "added")
+
+
+def test_the_private_method_for_dispatch_rules():
+    class Counts(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    with Library("dropin_rule", "FRAGMENT") as lib:
+        lib.define("same(Tensor x) -> Tensor")
+        lib.impl("same", lambda x: x.clone(), "CompositeExplicitAutograd")
+        lib._register_torch_dispatch_rule("same", Counts, lambda mode, func, types, args, kwargs: args[0] + 1)
+        with Counts():
+            assert torch.ops.dropin_rule.same(torch.zeros(1)) == 1
+        assert torch.ops.dropin_rule.same(torch.zeros(1)) == 0
+
+
+def test_legacy_impl_with_its_parameters_by_name():
+    with Library("dropin_named", "FRAGMENT") as lib:
+        lib.define("f(Tensor x) -> Tensor")
+        library.impl(lib, "f", dispatch_key="CPU")(lambda x: x + 1)
+        assert torch.ops.dropin_named.f(torch.zeros(1)) == 1
+        library.impl(lib, name="f", dispatch_key="CPU")(lambda x: x + 2)
+        lib.impl(op_name="f", fn=lambda x: x + 3, dispatch_key="XLA")
+        assert torch.ops.dropin_named.f(torch.zeros(1)) == 2
+
+
+def test_private_names_that_code_in_the_wild_uses():
+    def half(x: Tensor) -> Tensor:
+        return x / 2
+
+    def fake(x):
+        return torch.empty_like(x)
+
+    op = custom_op("dropin_names::half", half, mutates_args=(), device_types="cpu")
+    assert isinstance(op, library.CustomOpDef)
+    assert not isinstance(half, library.CustomOpDef)
+    theirs = torch.library.custom_op("dropin_theirs::half", half, mutates_args=(), device_types="cpu")
+    for name in ("_name", "_init_fn", "_abstract_fn"):
+        assert getattr(op, name) == getattr(theirs, name), name
+    assert op._tags == (torch.Tag.pt2_compliant_tag,)  # torch keeps those alone that were given
+    assert (op._namespace, theirs._namespace) == ("dropin_names", "dropin_theirs")
+    assert op._backend_fns == {"cpu": half}
+    assert list(theirs._backend_fns) == ["cpu"]
+
+    handle = library.register_fake(op, fake)
+    assert op._abstract_fn is fake
+    handle.destroy()
+    assert op._abstract_fn is None
+
+    every = library.register_kernel(op, None, fake)
+    assert op._backend_fns == {"cpu": half, None: fake}
+    every.destroy()
+    assert op._backend_fns == {"cpu": half}
+    for name in ("_name", "_namespace", "_tags", "_init_fn", "_abstract_fn", "_backend_fns"):
+        with pytest.raises(AttributeError):
+            setattr(op, name, None)
+    with pytest.raises(TypeError):
+        op._backend_fns["cuda"] = half
+
+
+def test_those_of_an_overload_and_of_an_operator_without_a_function():
+    overload = custom_op("dropin_names::two.out", lambda x: x, mutates_args=(), schema="(Tensor x) -> Tensor")
+    assert overload._name == "two.out"
+    with library._scoped_library("dropin_scoped", "FRAGMENT") as lib:
+        lib.define("f(Tensor x) -> Tensor", tags=torch.Tag.pointwise)
+        op = library.ops.dropin_scoped.f.default
+        assert op._init_fn is None
+        assert op._tags == (torch.Tag.pointwise,)
+        assert op._backend_fns == {}
+        assert lib.source.startswith(__file__)
+    assert not hasattr(torch.ops.dropin_scoped, "f")

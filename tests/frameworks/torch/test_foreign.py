@@ -96,7 +96,7 @@ def test_no_operator():
     with pytest.raises(RegistrationError) as caught:
         ow.register_vmap("aten::no_such_operator", lambda info, in_dims, x: (x, 0))
     assert str(caught.value) == (
-        "no such operator: aten::no_such_operator\n"
+        "operator aten::no_such_operator does not exist\n"
         "  to fix: define it first, with opwright.custom_op or Library.define, or import the module that does"
     )
     with pytest.raises(TypeError, match="not an operator"):

@@ -227,3 +227,46 @@ def test_a_tensor_that_is_traced_is_left_to_torch(ns):
             g(x, part)
         with pytest.raises(RuntimeError, match="Expected a value of type 'int'"):
             g(x, whole)
+
+
+@pytest.fixture
+def summed(ns):
+    def kernel(x: torch.Tensor, sizes: list[int], factors: list[float]) -> torch.Tensor:
+        assert type(sizes) is type(factors) is list
+        return x * (sum(sizes) + sum(factors))
+
+    op = ow.custom_op(f"{ns}::summed", kernel, mutates_args=())
+    op.register_fake(lambda x, sizes, factors: torch.empty_like(x))
+    op.register_autograd(
+        lambda ctx, grad: (grad * ctx.total, None, None),
+        setup_context=lambda ctx, inputs, output: setattr(ctx, "total", sum(inputs[1]) + sum(inputs[2])),
+    )
+    op.register_vmap(lambda info, in_dims, x, sizes, factors: (op(x, sizes, factors), in_dims[0]))
+    return op
+
+
+@pytest.mark.parametrize(
+    ("sizes", "factors"),
+    [
+        (range(3), np.array([1.0, 2.0])),
+        (np.array([1, 2], np.int32), range(2)),
+        (torch.ones(2, 3).shape, (1.5,)),
+        (range(2), torch.Size([1])),
+    ],
+)
+def test_what_stands_in_the_place_of_a_list_on_every_path(summed, sizes, factors):
+    total = float(sum(sizes) + sum(factors))
+    x = torch.ones(1)
+    for op in (summed, summed._opoverload):
+        assert [op(x, sizes, factors).item() for _ in range(3)] == [total] * 3
+    leaf = torch.ones(1, requires_grad=True)
+    summed(leaf, sizes, factors).sum().backward()
+    assert leaf.grad.item() == total
+    assert torch.func.grad(lambda x: summed(x, sizes, factors).sum())(x).item() == total
+    assert torch.func.vmap(lambda x: summed(x, sizes, factors))(torch.ones(2, 1)).tolist() == [[total]] * 2
+    with FakeTensorMode() as mode:
+        assert summed(mode.from_tensor(x), sizes, factors).shape == (1,)
+    assert make_fx(lambda x: summed(x, sizes, factors))(x)(x).item() == total
+    if not isinstance(sizes, np.ndarray) and not isinstance(factors, np.ndarray):  # a tensor to Dynamo
+        compiled = torch.compile(lambda x: summed(x, sizes, factors), fullgraph=True, backend="aot_eager")
+        assert compiled(x).item() == total

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from opwright import catalogue
-from opwright.arrays import class_name, not_a_list, not_an_array, refused_array
+from opwright.arrays import as_list, class_name, not_a_list, not_an_array, refused_array
 from opwright.errors import ArgumentError, OutputError, layout
 from opwright.frameworks.base import load
 from opwright.frameworks.jax.callbacks import taken
@@ -158,6 +158,7 @@ class Splitter:
                 return None
             return self._array(argument, value, type_.element, path, found)
         if isinstance(type_, ListType):
+            value = as_list(value)
             if not isinstance(value, list | tuple):
                 raise not_a_list(self.record, argument, value)
             rows = enumerate(value)

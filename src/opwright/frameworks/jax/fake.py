@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 import jax
 
 from opwright.errors import MissingRuleError, UnsupportedError, layout
+from opwright.fake_context import FakeContextBase
 from opwright.fakes import FakeArray
 from opwright.faking import computing_of, run_fake
 from opwright.frameworks.base import run_elsewhere
@@ -134,7 +135,7 @@ def _traceable(value: Any) -> Any:
 
 
 @final
-class _Context:
+class _Context(FakeContextBase):
     """What ``get_ctx()`` returns in a fake that JAX runs."""
 
     def __init__(self, record: OpOverload) -> None:

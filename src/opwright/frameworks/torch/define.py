@@ -35,7 +35,7 @@ from opwright.frameworks.torch import (
 )
 from opwright.frameworks.torch.lowered import Lowered
 from opwright.frameworks.torch.schema_text import torch_signature
-from opwright.keys import DEFAULT, IMPLICIT
+from opwright.keys import AUTOCAST_DEVICES, DEFAULT, IMPLICIT
 from opwright.rules.autograd import AutogradRule
 from opwright.rules.base import Rule
 from opwright.rules.decomposition import DecompositionRule
@@ -170,9 +170,10 @@ def _wanted(state: Lowered) -> dict[Any, Callable[[], Library]]:
         if mutation.FRONT in state.installed or mutation.make_front_kernel(state) is not None:
             wanted[mutation.FRONT] = partial(_put_front, state)
     for rule in record.rules_of("autocast"):
-        key = autocast.key_for(rule)  # type: ignore[arg-type]
         device = str(rule.slot)
-        wanted[key] = partial(_put_autocast, state, key, device)
+        if device in AUTOCAST_DEVICES:  # no tensor is on any other, where frameworks have it
+            key = autocast.key_for(rule)  # type: ignore[arg-type]
+            wanted[key] = partial(_put_autocast, state, key, device)
     for rule in record.rules_of("torch_dispatch"):
         cls: Any = rule.slot
         wanted[cls] = partial(torch_dispatch.install, state, cls)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from opwright.errors import ContextError, MissingRuleError, OutputError, UnsupportedError, layout
-from opwright.fake_context import check_bounds, entered_ctx
+from opwright.fake_context import FakeContextBase, check_bounds, entered_ctx
 from opwright.faking import computing_of
 from opwright.frameworks.torch import private
 from opwright.frameworks.torch.convert import to_torch
@@ -157,7 +157,7 @@ def _rule_runner(state: Lowered, rule: Rule) -> Run:
 
 
 @final
-class _Context:
+class _Context(FakeContextBase):
     """What ``get_ctx()`` returns in a fake that torch runs."""
 
     def __init__(self, record: OpOverload) -> None:

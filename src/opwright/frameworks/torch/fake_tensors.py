@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from opwright.errors import UnsupportedError, layout
-from opwright.fake_context import check_bounds, computing, current_ctx, entered_ctx
+from opwright.fake_context import FakeContextBase, check_bounds, computing, current_ctx, entered_ctx
 from opwright.fakes import FakeArray, FakeContext
 from opwright.frameworks.torch import private
 from opwright.frameworks.torch.convert import to_torch
@@ -101,7 +101,7 @@ def _size(size: Any, sizes: Mapping[Any, Any]) -> Any:
 
 
 @final
-class _Context:
+class _Context(FakeContextBase):
     """What ``get_ctx()`` returns in the body, torch's own function of that name too."""
 
     def __init__(self, outer: Any, env: Any) -> None:

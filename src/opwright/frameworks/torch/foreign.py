@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright import registry
+from opwright.alias_sets import with_named_sets
 from opwright.errors import RegistrationError, StaleError, layout
 from opwright.frameworks.torch import define, foreign_keys, foreign_rules, held, private
 from opwright.frameworks.torch.installed import Installed, install, kernel_at
@@ -73,7 +74,7 @@ def lookup(target: Any) -> OpOverload | None:
 def _make(key: str, native: Any) -> OpOverload:
     from opwright.parse import parse_schema
 
-    schema = parse_schema(private.schema_text(native))
+    schema = with_named_sets(parse_schema(private.schema_text(native)))
     record = OpOverload(
         schema,
         flavour="torch",

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from opwright.errors import ArgumentError, layout
 from opwright.frameworks.torch import private
-from opwright.scalars import expected, gradient_lost, refused
+from opwright.scalars import entries, expected, gradient_lost, refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from opwright.schema import Argument
 
@@ -34,12 +34,18 @@ def unless_traced(qualname: str, argument: Argument, coerce: Callable[[Any], Any
 
     def symbolic(value: Any) -> Any:
         _check(qualname, argument, value)
-        for one in value if isinstance(value, list | tuple) else (value,):
+        for one in _each(value):
             if isinstance(one, _SYMBOLS) or (isinstance(one, Tensor) and _traced(argument, one)):
                 return value
         return coerce(value)
 
     return symbolic
+
+
+def _each(value: Any) -> Sequence[Any]:
+    """Return the entries of a list, and of what stands in the place of one; else the value alone."""
+    found = entries(value)
+    return (value,) if found is None else found
 
 
 def _traced(argument: Argument, tensor: Tensor) -> bool:
@@ -50,7 +56,7 @@ def _traced(argument: Argument, tensor: Tensor) -> bool:
 
 
 def _check(qualname: str, argument: Argument, value: Any) -> None:
-    for one in value if isinstance(value, list | tuple) else (value,):
+    for one in _each(value):
         if not isinstance(one, Tensor):
             continue
         if private.is_batched(one):

@@ -51,7 +51,8 @@ def _generate(state: Lowered) -> Callable[..., Any]:
             body.append(f"if {optional}{not_one}: {miss}")
         elif argument.has_tensors:
             known = False
-            body.append(f"if not {names.add('are_tensors', _are_tensors)}({name}): {miss}")
+            missing = "" if argument.is_optional else f"{name} is None or "
+            body.append(f"if {missing}not {names.add('are_tensors', _are_tensors)}({name}): {miss}")
         elif argument.base in NAMED and not argument.is_list:  # a default is held as a name
             named = names.add("named_" + name, partial(to_torch, argument.base))
             body.append(f"if {is_instance}({name}, {names.add('str', str)}): {name} = {named}({name})")
