@@ -411,3 +411,21 @@ def test_those_of_an_overload_and_of_an_operator_without_a_function():
         assert op._backend_fns == {}
         assert lib.source.startswith(__file__)
     assert not hasattr(torch.ops.dropin_scoped, "f")
+
+
+def test_what_is_missing_can_be_done_with_torch_itself():
+    op = custom_op("dropin_missing::op", lambda x: x + 1, mutates_args=(), schema="(Tensor x) -> Tensor")
+    for owner, name in (
+        (library, "EffectType"),
+        (library, "_register_effectful_op"),
+        (op, "register_effect"),
+    ):
+        assert not hasattr(owner, name)
+    assert not hasattr(Library, "register_symm_mem_args")
+    entry = torch._library.simple_registry.singleton.find("dropin_missing::op")
+    with torch.library._scoped_library("dropin_missing", "FRAGMENT") as lib:
+        torch.library._register_effectful_op(op._opoverload, torch.library.EffectType.ORDERED, lib=lib)
+        lib.register_symm_mem_args("op", ["x"])
+        assert entry.effect.effect is torch.library.EffectType.ORDERED
+        assert op(torch.zeros(1)) == 1
+    assert entry.effect.effect is None
