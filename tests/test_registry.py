@@ -390,16 +390,18 @@ def test_nothing_keeps_a_replaced_operator_alive(ns):
 
 
 def test_registrations_before_the_definition_are_made_with_it(ns):
-    """I137: the order of imports does not matter to kernels."""
+    """I137, I149: the order of imports does not matter."""
     cpu = ow.register_kernel(f"{ns}::f", "cpu", lambda x, k: x + 10)
     rule = ow.register_torch_dispatch(f"{ns}::f", int, lambda mode, func, types, args, kwargs: 0)
-    impl = ow.impl(f"{ns}::f", "AutocastXPU", good)
+    fake = ow.register_fake(f"{ns}::f", good)
+    impl = ow.impl(f"{ns}::f", "meta", good)
     with ow.Library(ns, "IMPL") as lib:
         lib.impl("f", lambda x, k: x, "CUDA", flavour="torch")
         assert [entry.what for entry in registry.pending[f"{ns}::f.default"]] == [
             f"kernel for CPU of {ns}::f",
             f"dispatch rule of {ns}::f",
-            f"kernel for AutocastXPU of {ns}::f",
+            f"fake of {ns}::f",
+            f"kernel for Meta of {ns}::f",
             f"kernel for CUDA of {ns}::f",
         ]
 
@@ -410,14 +412,16 @@ def test_registrations_before_the_definition_are_made_with_it(ns):
         assert f"{ns}::f.default" not in registry.pending
         np.testing.assert_array_equal(f(X), X + 10)
         assert f._record.rule("torch_dispatch", int) is not None
+        assert f._record.rule("fake").fn is good
         assert f._record.kernel("CUDA").flavour == "torch"
     assert f._record.kernel("CUDA") is None
     cpu.destroy()
     np.testing.assert_array_equal(f(X), X * 2)
     rule.destroy()
+    fake.destroy()
     assert f._record.rules == ()
     impl.destroy()
-    assert f._record.kernel("AutocastXPU") is None
+    assert f._record.kernel("Meta") is None
 
 
 def test_what_waits_can_be_taken_back(ns):

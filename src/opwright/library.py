@@ -33,7 +33,6 @@ from opwright.targets import (
     is_fallthrough,
     known_flavour,
     or_wait,
-    require,
     require_callable,
     require_text,
 )
@@ -314,7 +313,7 @@ class Library:
         ----------
         op_name
             A name in this namespace, with or without it, or an overload object. A name that is not defined
-            yet waits until it is, unless the key is ``Meta``.
+            yet waits until it is.
         fn
             The kernel, or ``fallthrough_kernel``.
         dispatch_key
@@ -337,8 +336,6 @@ class Library:
         require_callable(f"the kernel of {op_name}", fn)
         key = self._key(dispatch_key, IMPLICIT)
         target = self._target(op_name)
-        if key == "Meta":
-            require(target)
         options = {"with_keyset": with_keyset, "allow_override": allow_override, "flavour": flavour}
 
         def apply(record: OpOverload) -> Handle:

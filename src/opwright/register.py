@@ -63,7 +63,7 @@ def register_kernel(
     ----------
     op
         A qualified name, an operator, or one that a framework's dispatcher holds. A name that is not
-        defined yet waits until it is, unless the kernel is for meta tensors.
+        defined yet waits until it is.
     device_types
         Device types in torch's words, such as ``"cpu"`` or ``("cpu", "cuda")``.
     func
@@ -93,8 +93,6 @@ def register_kernel(
             return registry.group(fn, handles, source_of(fn))
 
         require_callable("a kernel", fn)
-        if "Meta" in keys:
-            require(op)
         return owned_by(lib, lambda: or_wait(op, f"kernel for {', '.join(keys)}", fn, apply))
 
     return result(func, register)
@@ -127,7 +125,7 @@ def register_fake(
     Parameters
     ----------
     op
-        A qualified name or an operator.
+        A qualified name or an operator. A name that is not defined yet waits until it is.
     func
         The fake; left out, this is a decorator.
     lib
@@ -142,20 +140,19 @@ def register_fake(
     Raises
     ------
     RegistrationError
-        If there is no such operator, or the signature is not the operator's; ``DuplicateError`` if
-        overriding was not allowed.
+        If the signature is not the operator's; ``DuplicateError`` if overriding was not allowed.
     """
     from opwright.rules import fake
 
     def register(fn: Callable[..., Any]) -> Handle:
-        def describe(record: OpOverload) -> Rule:
+        def apply(record: OpOverload) -> Handle:
             rule = fake.describe(record.schema, fn, flavour_of(fn, record, flavour, kernel=False))
             check_fake(record, rule.source, allow_override=allow_override)
             warn_of_own_fake(record)
-            return rule
+            return registry.add_rule(record, rule, fn, allow_override=allow_override)
 
         require_callable("a fake", fn)
-        return _register_rule(op, fn, describe, lib=lib, allow_override=allow_override)
+        return owned_by(lib, lambda: or_wait(op, "fake", fn, apply))
 
     return result(func, register)
 

@@ -77,7 +77,6 @@ SITUATIONS = {
     "a gradient without a formula": lambda s: s.op(copy)(s.leaf()).sum().backward(),
     "a backward that returns too many gradients": lambda s: s.with_backward(lambda ctx, grad: (grad, grad)),
     "a registration for what is no operator": lambda s: s.l.register_kernel(3, "cpu", scale),
-    "a fake of an operator that does not exist": lambda s: s.l.register_fake(f"{s.ns}::none", scale),
     "a gradient of an operator that does not exist": lambda s: s.l.register_autograd(f"{s.ns}::none", scale),
     "an unknown device type": lambda s: s.l.register_kernel(s.op(scale), "foo", scale),
     "an unknown dispatch key": lambda s: s.lib.impl("d", copy, "Foo"),
