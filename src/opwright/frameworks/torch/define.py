@@ -32,6 +32,7 @@ from opwright.frameworks.torch import (
     torch_dispatch,
     triton,
     vmap,
+    watched,
 )
 from opwright.frameworks.torch.lowered import Lowered
 from opwright.frameworks.torch.schema_text import torch_signature
@@ -258,7 +259,7 @@ def _impl(
     library = state.bundle
     assert library is not None  # noqa: S101  (what is wanted is installed in one go)
     for one in keys or held.concrete_keys(state.record.qualname, key):
-        library.impl(state.op_name, kernel, one, with_keyset=key in _KEYSET, allow_override=True)
+        watched.impl(library, state.op_name, kernel, one, with_keyset=key in _KEYSET)
     return library
 
 

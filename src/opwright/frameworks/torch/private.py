@@ -164,11 +164,7 @@ def has_tangent(tensor: torch.Tensor) -> bool:
 
 
 def _stand_in_requires_grad(*args: Any, **kwargs: Any) -> bool:
-    for value in (*args, *kwargs.values()):
-        several = value if value.__class__ in (list, tuple) else (value,)
-        if any(isinstance(one, torch.Tensor) and one.requires_grad for one in several):
-            return True
-    return False
+    return any(tensor.requires_grad for tensor in _dense((*args, *kwargs.values())))
 
 
 def _stand_in_alias(args: Any, kwargs: Any, outputs: Any) -> bool:
@@ -255,6 +251,14 @@ def register_fake(library: torch.library.Library, qualname: str, fn: Callable[..
 def destroy(library: torch.library.Library) -> None:
     """Destroy a library: its kernels and operators are gone from the dispatcher."""
     library._destroy()  # noqa: SLF001
+
+
+def watch_registrations(make: Callable[[set[str]], set[str]]) -> bool:
+    """Put ``make(noted)`` in the place where torch notes kernels of Python; return whether there is one."""
+    noted = getattr(torch.library, "_impls", None)
+    if isinstance(noted, set):
+        torch.library._impls = make(noted)  # noqa: SLF001
+    return isinstance(noted, set)
 
 
 def registrations(library: torch.library.Library) -> list[str]:
