@@ -23,7 +23,7 @@ from opwright.frameworks import base
 from opwright.frameworks.torch import guards, private, watched
 from opwright.frameworks.torch.entries import DIFFERENTIATE, Entries
 from opwright.frameworks.torch.lowered import lowered_of
-from opwright.frameworks.torch.scalars import refusing, unless_traced
+from opwright.frameworks.torch.scalars import TakenOverError, refusing, unless_traced
 from opwright.keys import DEFAULT, IMPLICIT, device_of
 from opwright.outputs import is_one, same_objects
 from opwright.scalars import coercion, coercion_lines
@@ -261,6 +261,9 @@ class _Source:
         prefix, add = self.prefix, self.names.add
         run = f"{prefix}out = {prefix}kernel({kernel_call(self.schema)})"
         lines = self._coercions(self.names)
+        if lines:
+            taken_over = f"except {add('taken_over', TakenOverError)}: return {prefix}slow({self.flat})"
+            lines = ["try:", *(f"    {line}" for line in lines), taken_over]
         set_grad = add("set_grad", private.set_grad)
         lines += [
             f"if {prefix}grad and {add('grad_enabled', torch.is_grad_enabled)}():",
