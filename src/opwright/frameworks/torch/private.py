@@ -157,6 +157,16 @@ def forward_grad_on() -> Iterator[None]:
 # The batches of torch.autograd.functional's ``vectorize``, which know few operations.
 is_legacy_batched: Callable[[Any], bool] = getattr(_functorch, "is_legacy_batchedtensor", lambda _: False)
 
+add_legacy: Callable[..., Any] | None = getattr(torch, "_add_batch_dim", None)
+remove_legacy: Callable[..., Any] | None = getattr(torch, "_remove_batch_dim", None)
+
+
+def legacy_level() -> int:
+    """Return the innermost level of those batches, which torch tells only where it enters another."""
+    level: int = _core._vmapmode_increment_nesting()  # noqa: SLF001
+    _core._vmapmode_decrement_nesting()  # noqa: SLF001
+    return level - 1
+
 
 def has_tangent(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has a tangent of the current level."""
@@ -266,8 +276,6 @@ def registrations(library: torch.library.Library) -> list[str]:
     return list(getattr(library, "_op_impls", ()))
 
 
-# ------------------------------------------------------------------------------------------ Triton kernels
-
 cuda_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)  # noqa: SLF001
 
 
@@ -278,11 +286,9 @@ def several_devices() -> bool:
     return bool(getattr(module, "device_count", int)() > 1)
 
 
-def _stand_in_stream(device: int) -> int:
-    return int(torch.cuda.current_stream(device).cuda_stream)
-
-
-cuda_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _stand_in_stream)  # noqa: SLF001
+cuda_stream: Callable[[int], int] = getattr(
+    _core, "_cuda_getCurrentRawStream", lambda device: int(torch.cuda.current_stream(device).cuda_stream)
+)
 
 
 class Functionalisation(NamedTuple):
@@ -328,8 +334,7 @@ def traced_tensors() -> tuple[type, ...]:
 def exporting() -> bool:
     """Return whether operators are kept as they are because a program is being exported."""
     module = sys.modules.get("torch.export._trace")
-    disabled = getattr(module, "custom_triton_ops_decomposition_disabled", None)
-    return bool(disabled()) if disabled is not None else False
+    return bool(getattr(module, "custom_triton_ops_decomposition_disabled", bool)())
 
 
 def note_triton_kernels(qualname: str, kernels: list[Any]) -> None:
@@ -337,9 +342,6 @@ def note_triton_kernels(qualname: str, kernels: list[Any]) -> None:
     table = getattr(_import("torch._library", "triton"), "triton_ops_to_kernels", None)
     if isinstance(table, dict):
         table[qualname] = kernels
-
-
-# ------------------------------------------------------------------------------ what torch's dispatcher holds
 
 
 def dispatcher(name: str) -> Callable[..., Any]:
@@ -395,5 +397,4 @@ def schema_text(native: Any) -> str:
 
 def packet_name(packet: Any) -> str:
     """Return the qualified name of a packet."""
-    name: str = packet._qualified_op_name  # noqa: SLF001
-    return name
+    return str(packet._qualified_op_name)  # noqa: SLF001
