@@ -18,7 +18,7 @@ from opwright.frameworks.torch import fake, mutation, numpy_kernel, private
 from opwright.frameworks.torch.convert import to_share
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
 from opwright.keys import DEFAULT, IMPLICIT, key_of
-from opwright.outputs import bad_output, check_aliases, is_one, not_same, same_objects
+from opwright.outputs import bad_output, check_aliases, is_one, may_be_undefined, not_same, same_objects
 from opwright.outputs import output_check as checked_outputs
 from opwright.scalars import coercion
 
@@ -287,7 +287,8 @@ def _several_check(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...],
     single = is_one(record)
     position = {argument.name: i for i, argument in enumerate(record.schema.arguments)}
     same = [(i, position[name], not_same(record, kernel, i, name)) for i, name in same_objects(record)]
-    take = checked_outputs(record, kernel, _accept, None, "a tensor")
+    undefined = may_be_undefined(record) and kernel.flavour in _OWN
+    take = checked_outputs(record, kernel, _accept, None, "a tensor", undefined=undefined)
     any_alias, tensor_class, count = private.any_alias, torch.Tensor, len(record.schema.returns)
     plain = not single and all(str(entry.type) == "Tensor" for entry in record.schema.returns)
 

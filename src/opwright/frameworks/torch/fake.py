@@ -20,7 +20,7 @@ from opwright.frameworks.torch import private
 from opwright.frameworks.torch.convert import to_torch
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
 from opwright.keys import DEFAULT
-from opwright.outputs import same_objects
+from opwright.outputs import may_be_undefined, same_objects
 
 if TYPE_CHECKING:
     from opwright.overload import Kernel, OpOverload
@@ -153,6 +153,7 @@ def _rule_runner(state: Lowered, rule: Rule) -> Run:
     returns = record.schema.returns
     single = len(returns) == 1 and not record.schema.is_tuple
 
+    undefined = may_be_undefined(record)
     context = _Context(record)
 
     def run(flat: tuple[Any, ...]) -> Any:
@@ -164,7 +165,9 @@ def _rule_runner(state: Lowered, rule: Rule) -> Run:
         if not isinstance(outs, list | tuple) or len(outs) != len(returns):
             raise _bad_fake(state, rule, out)
         for entry, value in zip(returns, outs, strict=True):
-            if getattr(entry.type.leaf(), "name", "") == "Tensor" and not _is_like(entry.type, value):
+            if getattr(entry.type.leaf(), "name", "") == "Tensor" and not _is_like(
+                entry.type, value, undefined
+            ):
                 raise _bad_fake(state, rule, out)
         if returns and contiguous_outputs(state, flat):
             outs = tuple(_contiguous(value) for value in outs)
@@ -218,10 +221,10 @@ class _Context:
         )
 
 
-def _is_like(type_: Any, value: Any) -> bool:
+def _is_like(type_: Any, value: Any, undefined: bool) -> bool:
     text = str(type_)
     if value is None:
-        return text.endswith("?")
+        return text.endswith("?") or (undefined and "[" not in text)
     if "[" in text:
         return isinstance(value, list | tuple)
     return isinstance(value, torch.Tensor)
