@@ -47,9 +47,8 @@ if TYPE_CHECKING:
     from opwright.overload import Kernel, OpOverload
 
 _KEYSET = ("Autograd", "ADInplaceOrView", mutation.FRONT)  # our kernels there get the dispatch key set
-
-
 _ON_META = (DEFAULT, "CompositeExplicitAutogradNonFunctional", "BackendSelect")
+"""Keys whose kernels torch itself runs with meta tensors, where an operator has no fake."""
 
 
 def attach(record: OpOverload) -> Lowered:
@@ -282,9 +281,14 @@ def _autograd_kernel(state: Lowered) -> Callable[..., Any]:
 def _implicit_kernel(state: Lowered) -> Callable[..., Any]:
     record, apply, flat = state.record, state.apply, state.flat
 
-    def implicit(*args: Any, **kwargs: Any) -> Any:
-        kernel = state.cache.get(IMPLICIT) or state.derive(IMPLICIT, lambda: _composite(record))
+    def newest() -> Kernel:
+        # A call that came before another kernel covered it may still be on its way here.
+        kernel = _composite(record) or record.kernel(IMPLICIT)
         assert kernel is not None  # noqa: S101  (it stands only while there is one)
+        return kernel
+
+    def implicit(*args: Any, **kwargs: Any) -> Any:
+        kernel = state.cache.get(IMPLICIT) or state.derive(IMPLICIT, newest)
         return apply(kernel.fn, flat(args, kwargs))
 
     return implicit
