@@ -153,6 +153,14 @@ def framework_of_class(cls: type) -> FrameworkInfo | None:
     return info
 
 
+def taken_over(cls: type) -> FrameworkInfo | None:
+    """Return the framework whose functions instances of a class that is no array take over, or None."""
+    for info in _infos:
+        if info.protocol and loaded(info) and hasattr(cls, info.protocol):
+            return info
+    return None
+
+
 def framework_of_value(value: object) -> FrameworkInfo | None:
     """Return the framework of an array, or of a dtype, device or layout object, or None."""
     # A dtype may be a class: numpy.float32 is one of its scalars', jax.numpy.float32 an object of another's.

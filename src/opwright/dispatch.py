@@ -102,7 +102,8 @@ def framework_of_call(record: OpOverload, values: Sequence[Any]) -> FrameworkInf
     for argument, value in zip(record.schema.arguments, values, strict=True):
         if argument.has_tensors:
             for name, array in arrays_of(record, argument, value):
-                info = catalogue.framework_of_class(array.__class__)
+                cls = array.__class__
+                info = catalogue.framework_of_class(cls) or catalogue.taken_over(cls)
                 if info is None:
                     raise not_an_array(record, name, array)
                 found.setdefault(info.name, (info, name))

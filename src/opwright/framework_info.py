@@ -29,6 +29,8 @@ class FrameworkInfo:
         Public paths ``(module, qualname)`` of its array classes; subclasses count.
     annotations
         Public paths and flavours ``(module, qualname, flavour)`` of annotations that mean ``Tensor``.
+    protocol
+        The method by which what is none of its arrays takes over calls of its functions; empty for none.
     types
         Public paths and schema types ``(module, qualname, type)`` of its other annotations.
     constants
@@ -54,7 +56,7 @@ class FrameworkInfo:
     __slots__ = (
         "annotations", "array_classes", "constants", "device_types", "distribution", "flavours", "install",
         "load_namespace", "load_promotion", "module", "name", "namespace", "opaque", "package", "promotion",
-        "shares", "tracer", "transforms", "types",
+        "protocol", "shares", "tracer", "transforms", "types",
     )  # fmt: skip
     name: str
     package: str
@@ -63,6 +65,7 @@ class FrameworkInfo:
     promotion: str
     array_classes: tuple[tuple[str, str], ...]
     annotations: tuple[tuple[str, str, str], ...]
+    protocol: str
     types: tuple[tuple[str, str, str], ...]
     constants: tuple[str, ...]
     opaque: tuple[str, str]
@@ -86,6 +89,7 @@ class FrameworkInfo:
         promotion: str = "",
         array_classes: tuple[tuple[str, str], ...],
         annotations: tuple[tuple[str, str, str], ...] = (),
+        protocol: str = "",
         types: tuple[tuple[str, str, str], ...] = (),
         constants: tuple[str, ...] = (),
         opaque: tuple[str, str] = ("", ""),
@@ -107,6 +111,7 @@ class FrameworkInfo:
             "load_promotion": _loader(promotion),
             "array_classes": tuple(array_classes),
             "annotations": tuple(annotations),
+            "protocol": protocol,
             "types": tuple(types),
             "constants": tuple(constants),
             "opaque": tuple(opaque),
@@ -160,6 +165,7 @@ BUILT_IN = (
         promotion="opwright.frameworks.torch.promotion",
         array_classes=(("torch", "Tensor"),),
         annotations=(("torch", "Tensor", "torch"), ("torch.nn", "Parameter", "torch")),
+        protocol="__torch_function__",
         types=(
             ("torch", "dtype", "ScalarType"),
             ("torch", "device", "Device"),

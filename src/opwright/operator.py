@@ -300,6 +300,7 @@ def commit_definition(
     )
     record.kernels = kernels
     record.rules = rules
+    record.decorated = fn is not None
     make_operator(record, fn, module)
     registry.define(record, replace=replace_)
     return record

@@ -27,12 +27,22 @@ def is_one(record: OpOverload) -> bool:
     return len(record.schema.returns) == 1 and not record.schema.is_tuple
 
 
+def may_be_undefined(record: OpOverload) -> bool:
+    """Return whether None may stand for one of several outputs, as it may in torch for kernels of ``impl``.
+
+    Where there is one alone, a kernel that gives None has no ``return``.
+    """
+    return not record.decorated and not is_one(record)
+
+
 def output_check(
     record: OpOverload,
     kernel: Kernel,
     accept: Callable[[Any], Any],
     convert: Callable[[str, Any], Any] | None,
     arrays: str,
+    *,
+    undefined: bool = False,
 ) -> Callable[[Any], Any]:
     """Return the function that takes what a kernel returned and returns it as the schema has it.
 
@@ -46,6 +56,8 @@ def output_check(
         As ``scalars.coercion`` takes it.
     arrays
         What the arrays are called in a message, such as ``"an array of numpy"``.
+    undefined
+        Whether None may stand for one of several arrays.
 
     Raises
     ------
@@ -65,6 +77,8 @@ def output_check(
         wanted = f"{arrays if bare else entry.type} as output {index}"
 
         def checked(value: Any, out: Any) -> Any:
+            if undefined and bare and value is None:
+                return None
             try:
                 return take(value)
             except (_Misfit, ArgumentError):

@@ -107,10 +107,15 @@ class OpOverload:
         ``file:line`` of its definition.
     owner
         Name of the framework in whose own dispatcher it lives; empty for an operator of ours.
+
+    Notes
+    -----
+    ``decorated`` says that a decorator defined it of a function: a kernel is then no fake, as in torch.
     """
 
     __slots__ = (
         "__weakref__",
+        "decorated",
         "fallbacks",
         "flavour",
         "kernels",
@@ -153,6 +158,7 @@ class OpOverload:
         self.source = source
         self.owner = owner
         self.non_differentiable = non_differentiable
+        self.decorated = False
         self.kernels: tuple[Kernel, ...] = ()
         self.rules: tuple[Rule, ...] = ()
         self.fallbacks: dict[str, Kernel] = {}
@@ -203,21 +209,22 @@ class OpOverload:
 
         In order: that flavour for the device, ``array_api`` for it, that flavour for any device,
         ``array_api`` for any, then a flavour that shares the device's memory, for it, then for any; last one
-        that arrays are copied for.
+        that arrays are copied for. Of those for any device, composite ones that gradients go through are
+        last, as in torch.
         """
         kernels = [kernel for kernel in self.enabled_kernels() if not kernel.falls_through]
         shared = catalogue.sharing(device_type)
-        device = (key_of(device_type) or "",)
-        order: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
-            (keys, (one,)) for keys in (device, _ANY_DEVICE) for one in (flavour, catalogue.ARRAY_API)
+        keys = (key_of(device_type) or "", *_ANY_DEVICE)
+        order: list[tuple[str, tuple[str, ...]]] = [
+            (key, (one,)) for key in keys for one in (flavour, catalogue.ARRAY_API)
         ]
         if flavour in shared:
-            order += [(device, shared), (_ANY_DEVICE, shared)]
-        for keys, flavours in order:
+            order += [(key, shared) for key in keys]
+        for key, flavours in order:
             for kernel in kernels:
-                if kernel.key in keys and kernel.flavour in flavours:
+                if kernel.key == key and kernel.flavour in flavours:
                     return kernel
-        copying = (kernel for keys in (device, _ANY_DEVICE) for kernel in kernels if kernel.key in keys)
+        copying = (kernel for key in keys for kernel in kernels if kernel.key == key)
         return next((kernel for kernel in copying if kernel.copies), None)
 
     def kernels_text(self) -> str:

@@ -9,6 +9,7 @@ from typing import Literal, Optional
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 import opwright as ow
 from opwright.errors import ArgumentError, NoKernelError, OutputError
@@ -232,3 +233,71 @@ def test_meta_tensors_first_leave_nothing_to_run_on_others():
     op.register_fake(lambda x: torch.empty_like(x))
     assert torch.ops.torch_backend.meta(torch.ones(2, device="meta")).is_meta
     assert torch.ops.torch_backend.meta(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def _undefined(lib, name, key, backward=lambda ctx, grad, _: 2 * ctx.saved_tensors[0] * grad):
+    """Define an operator whose second output is None, with a fake and a gradient."""
+
+    def setup_context(ctx, inputs, output):
+        assert output[1] is None
+        ctx.save_for_backward(*inputs)
+
+    lib.define(f"{name}(Tensor x) -> (Tensor, Tensor)")
+    lib.impl(name, lambda x: (x * x, None), key)
+    ow.register_fake(f"{lib.ns}::{name}", lambda x: (torch.empty_like(x), None), lib=lib)
+    ow.register_autograd(f"{lib.ns}::{name}", backward, setup_context=setup_context, lib=lib)
+    return getattr(getattr(ow.ops, lib.ns), name).default, getattr(getattr(torch.ops, lib.ns), name)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no vmap rule:UserWarning")
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("key", ["CPU", "CompositeExplicitAutograd"])
+def test_none_for_one_of_several_outputs_of_impl(ns, key, once):
+    with ow.Library(ns, "FRAGMENT") as lib:
+        options = (once_differentiable(lambda ctx, grad, _: 2 * ctx.saved_tensors[0] * grad),) if once else ()
+        for op in _undefined(lib, "f", key, *options):
+            torch._dynamo.reset()
+            compiled = torch.compile(lambda x, op=op: op(x), backend="aot_eager", fullgraph=True)
+            for call in (op, op, compiled):
+                x = torch.tensor([1.0, 3.0], requires_grad=True)
+                out, none = call(x)
+                assert none is None
+                assert torch.autograd.grad(out.sum(), x)[0].tolist() == [2.0, 6.0]
+                assert call(x.detach())[0].tolist() == [1.0, 9.0]
+            assert op(torch.empty(2, device="meta"))[1] is None
+            assert torch.vmap(lambda x, op=op: op(x)[0])(x.detach()).tolist() == [1.0, 9.0]
+            gradient = torch.func.grad(lambda x, op=op: op(x)[0].sum())
+            assert gradient(x.detach()).tolist() == [2.0, 6.0]
+            if not once:
+                _, tangent = torch.func.jvp(lambda x, op=op: op(x)[0], (x.detach(),), (torch.ones(2),))
+                assert tangent.tolist() == [2.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("returns", "out"),
+    [("Tensor", None), ("Tensor[]", [None]), ("(Tensor, Tensor[])", (torch.ones(1), None))],
+)
+def test_none_for_the_only_output_or_a_list_is_refused(ns, returns, out):
+    with ow.Library(ns, "FRAGMENT") as lib:
+        lib.define(f"f(Tensor x) -> {returns}")
+        lib.impl("f", lambda x: out, "CPU")
+        for op in (getattr(ow.ops, ns).f.default, getattr(torch.ops, ns).f):
+            with pytest.raises(OutputError, match="returned something else than its schema says"):
+                op(torch.ones(1))
+
+
+def test_none_is_refused_where_a_decorator_defined(ns):
+    @ow.custom_op(f"{ns}::f", mutates_args=())
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, None
+
+    with pytest.raises(OutputError, match="a tensor as output 1"):
+        f(torch.ones(1))
+
+
+def test_none_of_a_numpy_kernel_is_refused(ns):
+    with ow.Library(ns, "FRAGMENT") as lib:
+        lib.define("f(Tensor x) -> (Tensor, Tensor)", flavour="numpy")
+        lib.impl("f", lambda x: (x * 2, None), "CPU")
+        with pytest.raises(OutputError, match="returned something else than its schema says"):
+            getattr(ow.ops, ns).f(torch.ones(1))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import opwright as ow
 from opwright.errors import MissingRuleError, OutputError, UnsupportedError
@@ -139,3 +140,63 @@ def test_an_argument_with_data_that_a_call_with_meta_tensors_would_mutate_is_ref
     assert mixed_(y, x) is None
     mixed_(x, x)
     assert x.tolist() == [2, 2]
+
+
+def _defined(lib: ow.Library) -> dict[str, str]:
+    """Return operators by name, whose kernel for every device is also what runs without data."""
+    ns = lib.ns
+    for name in ("library", "legacy", "kernel", "select"):
+        lib.define(f"{name}(Tensor x, float factor=2.0) -> Tensor")
+
+    def double(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
+        return x * factor
+
+    lib.impl("library", double, "CompositeExplicitAutograd")
+    ow.impl(f"{ns}::legacy", "default", double, lib=lib)
+    ow.register_kernel(f"{ns}::kernel", None, double, lib=lib)
+    lib.impl("select", double, "BackendSelect")
+    return {name: f"{ns}::{name}" for name in ("library", "legacy", "kernel", "select")}
+
+
+@pytest.mark.parametrize("name", ["library", "legacy", "kernel", "select"])
+def test_a_kernel_for_every_device_is_its_own_fake(ns: str, name: str) -> None:
+    with ow.Library(ns, "FRAGMENT") as lib:
+        _defined(lib)
+        op = getattr(getattr(torch.ops, ns), name)
+        assert op(torch.ones(3, device="meta")).shape == (3,)
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x: op(x) + 1, backend="aot_eager", fullgraph=True, dynamic=True)
+        assert compiled(torch.ones(3)).tolist() == [3.0, 3.0, 3.0]
+        program = torch.export.export(_Calls(op.default), (torch.ones(2),))
+        assert program.module()(torch.ones(2)).tolist() == [2.0, 2.0]
+        graph = make_fx(op, tracing_mode="symbolic")(torch.ones(2))
+        assert op.default in [node.target for node in graph.graph.nodes]
+        ow.register_fake(f"{ns}::{name}", lambda x, factor=2.0: x.new_empty(7), lib=lib)
+        assert op(torch.ones(3, device="meta")).shape == ((3,) if name == "select" else (7,))
+
+
+class _Calls(torch.nn.Module):
+    def __init__(self, op: object) -> None:
+        super().__init__()
+        self.op = op
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.op(x)
+
+
+def test_what_a_decorator_defined_needs_a_fake(ns: str) -> None:
+    @ow.custom_op(f"{ns}::f", mutates_args=())
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    ow.register_kernel(f, None, lambda x: x * 3)
+    with pytest.raises(MissingRuleError, match="no fake impl is registered for it"):
+        f(torch.ones(3, device="meta"))
+
+
+def test_a_kernel_of_numpy_is_no_fake(ns: str) -> None:
+    with ow.Library(ns, "FRAGMENT") as lib:
+        lib.define("f(Tensor x) -> Tensor")
+        lib.impl("f", lambda x: x * 2, "CompositeExplicitAutograd", flavour="numpy")
+        with pytest.raises(MissingRuleError, match="no fake impl is registered for it"):
+            getattr(torch.ops, ns).f(torch.ones(3, device="meta"))

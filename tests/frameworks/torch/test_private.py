@@ -7,16 +7,16 @@ import torch
 from torch.autograd import forward_ad
 
 from opwright.errors import UnsupportedError
-from opwright.frameworks.torch import private
+from opwright.frameworks.torch import aliases, private
 from opwright.frameworks.torch.jvp import primal
 
 
 def test_stand_ins(monkeypatch):
     x, y = torch.ones(2), torch.ones(3)
-    assert private._stand_in_alias((x, [y]), {}, (x[:1],))
-    assert private._stand_in_alias((x,), {"y": y}, (y,))
-    assert not private._stand_in_alias((x, None, 3), {}, (y, x.clone()))
-    assert private._stand_in_alias((), {}, (x, x.view(-1)))
+    assert aliases._stand_in_alias((x, [y]), {}, (x[:1],))
+    assert aliases._stand_in_alias((x,), {"y": y}, (y,))
+    assert not aliases._stand_in_alias((x, None, 3), {}, (y, x.clone()))
+    assert aliases._stand_in_alias((), {}, (x, x.view(-1)))
     assert private._stand_in_requires_grad(x, [y, None], 3, z=x.clone().requires_grad_())
     assert not private._stand_in_requires_grad(x, [y, None], 3)
 

@@ -14,11 +14,11 @@ import torch
 
 from opwright.frameworks.base import load, no_kernel, of_flavour
 from opwright.frameworks.bridges import bridge, cannot_mutate
-from opwright.frameworks.torch import fake, mutation, numpy_kernel, private
+from opwright.frameworks.torch import aliases, fake, mutation, numpy_kernel, private
 from opwright.frameworks.torch.convert import default_device, several_devices, to_share
 from opwright.frameworks.torch.lowered import Lowered, shares_storage, tensors_in
 from opwright.keys import DEFAULT, IMPLICIT, key_of
-from opwright.outputs import bad_output, check_aliases, is_one, not_same, same_objects
+from opwright.outputs import bad_output, check_aliases, is_one, may_be_undefined, not_same, same_objects
 from opwright.outputs import output_check as checked_outputs
 from opwright.scalars import coercion
 
@@ -260,7 +260,7 @@ def output_check(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...], A
     """Return the function that takes what a kernel returned for these arguments, or raises."""
     record = state.record
     returns = record.schema.returns
-    any_alias, tensor_class = private.any_alias, torch.Tensor
+    any_alias, tensor_class = aliases.any_alias, torch.Tensor
     plain = [str(entry.type) for entry in returns]
 
     def nothing(flat: tuple[Any, ...], out: Any) -> None:
@@ -287,8 +287,9 @@ def _several_check(state: Lowered, kernel: Kernel) -> Callable[[tuple[Any, ...],
     single = is_one(record)
     position = {argument.name: i for i, argument in enumerate(record.schema.arguments)}
     same = [(i, position[name], not_same(record, kernel, i, name)) for i, name in same_objects(record)]
-    take = checked_outputs(record, kernel, _accept, None, "a tensor")
-    any_alias, tensor_class, count = private.any_alias, torch.Tensor, len(record.schema.returns)
+    undefined = may_be_undefined(record) and kernel.flavour in _OWN
+    take = checked_outputs(record, kernel, _accept, None, "a tensor", undefined=undefined)
+    any_alias, tensor_class, count = aliases.any_alias, torch.Tensor, len(record.schema.returns)
     plain = not single and all(str(entry.type) == "Tensor" for entry in record.schema.returns)
 
     def check(flat: tuple[Any, ...], out: Any) -> Any:

@@ -32,10 +32,11 @@ from opwright.frameworks.torch import (
     torch_dispatch,
     triton,
     vmap,
+    watched,
 )
 from opwright.frameworks.torch.lowered import Lowered
 from opwright.frameworks.torch.schema_text import torch_signature
-from opwright.keys import AUTOCAST_DEVICES, DEFAULT, IMPLICIT
+from opwright.keys import AUTOCAST_DEVICES, DEFAULT, IMPLICIT, device_of
 from opwright.rules.autograd import AutogradRule
 from opwright.rules.base import Rule
 from opwright.rules.decomposition import DecompositionRule
@@ -43,9 +44,11 @@ from opwright.rules.decomposition import DecompositionRule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from opwright.overload import OpOverload
+    from opwright.overload import Kernel, OpOverload
 
 _KEYSET = ("Autograd", "ADInplaceOrView", mutation.FRONT)  # our kernels there get the dispatch key set
+_ON_META = (DEFAULT, "CompositeExplicitAutogradNonFunctional", "BackendSelect")
+"""Keys whose kernels torch itself runs with meta tensors, where an operator has no fake."""
 
 
 def attach(record: OpOverload) -> Lowered:
@@ -111,10 +114,17 @@ def sync(state: Lowered, item: Any = None) -> None:
     state.cache.clear()
     sync_opaque(state)
     returned.sync(state, attach)
-    if DEFAULT in state.installed and isinstance(item, Rule) and item.kind in _READ_WHEN_CALLED:
+    if (
+        {DEFAULT, "fake"} <= state.installed.keys()
+        and isinstance(item, Rule)
+        and item.kind in _READ_WHEN_CALLED
+    ):
         return
     wanted = _wanted(state)
-    for library in {state.installed[slot] for slot in state.installed if slot not in wanted}:
+    gone = [slot for slot in state.installed if slot not in wanted]
+    if "fake" in wanted and "fake" not in state.installed:  # torch takes it before a composite kernel only
+        gone += [slot for slot in state.installed if slot == IMPLICIT]
+    for library in {state.installed[slot] for slot in gone}:
         _drop(state, library)
     missing = {slot: make for slot, make in wanted.items() if slot not in state.installed}
     if missing:
@@ -143,19 +153,25 @@ def sync_opaque(state: Lowered) -> None:
 def _wanted(state: Lowered) -> dict[Any, Callable[[], Library]]:
     """Return what must be installed: from a dispatch key, or dispatch class, to what installs it."""
     record = state.record
-    implicit = record.kernel(IMPLICIT)
+    composite = _composite(record)
+    backends = [DEFAULT] if composite is None else _beside_composite(record)
     wanted: dict[Any, Callable[[], Library]] = {}
-    if implicit is not None and implicit.enabled and implicit.flavour in ("torch", "array_api"):
+    has_fake = record.rule("fake") is not None or _has_meta(record)
+    has_fake = has_fake or (composite is None and not _torch_runs_on_meta(record))
+    if has_fake:  # first: torch refuses a fake for what it has a composite kernel of
+        wanted["fake"] = lambda: _install_fake(state)
+    if composite is not None:
         wanted[IMPLICIT] = lambda: _impl(state, IMPLICIT, _implicit_kernel(state))
-    others = [k for k in record.kernels if k.key not in (IMPLICIT, "Meta")]
-    explicit = not wanted or any(k.enabled and foreign_keys.is_backend(k) for k in others)
-    if explicit:
-        wanted[DEFAULT] = lambda: _impl(state, DEFAULT, backend.make_kernel(state))
-        if IMPLICIT not in wanted:  # torch refuses a fake for what it decomposes
-            wanted["fake"] = lambda: _install_fake(state)
-    if explicit or record.rule("autograd") or record.rule("jvp"):
-        wanted["Autograd"] = lambda: _impl(state, "Autograd", _autograd_kernel(state))
-    if explicit or record.rule("vmap"):
+    for key in backends:
+        wanted[key] = partial(_put_backend, state, key)
+    explicit = bool(backends)
+    if composite is not None and (record.rule("autograd") or record.rule("jvp")):
+        wanted["Autograd", IMPLICIT] = lambda: _impl(
+            state, "Autograd", _autograd_kernel(state), held.runtime_keys("Autograd")
+        )
+    elif explicit or has_fake:  # torch takes it on devices where the composite kernel is not what runs
+        wanted["Autograd"] = lambda: _impl(state, "Autograd", _autograd_kernel(state), ["Autograd"])
+    if explicit or record.rule("vmap") or _has_autograd(record):
         wanted["FuncTorchBatched"] = lambda: _impl(state, "FuncTorchBatched", vmap.make_kernel(state))
         if explicit and vmap.is_random(state):
             wanted[vmap.MODE] = lambda: _impl(state, vmap.MODE, vmap.make_kernel(state))
@@ -186,6 +202,44 @@ def _wanted(state: Lowered) -> dict[Any, Callable[[], Library]]:
     return foreign_keys.with_authors(state, wanted)
 
 
+def _composite(record: OpOverload) -> Kernel | None:
+    """Return the kernel that torch takes apart on every device that has none of its own, or None."""
+    kernel = record.select_kernel("torch", "")
+    is_own = kernel is not None and kernel.key == IMPLICIT and kernel.flavour in eager.OWN_FLAVOURS
+    return kernel if is_own else None
+
+
+def _beside_composite(record: OpOverload) -> list[str]:
+    """Return the keys of the devices on which another kernel than the composite one runs."""
+    keys = dict.fromkeys(kernel.key for kernel in record.enabled_kernels() if foreign_keys.is_backend(kernel))
+    devices = [(key, device_of(key)) for key in keys if key != "Meta"]
+    found = [(key, record.select_kernel("torch", device)) for key, device in devices if device is not None]
+    return [key for key, kernel in found if kernel is not None and kernel.key == key]
+
+
+def _has_meta(record: OpOverload) -> bool:
+    kernel = record.kernel("Meta")
+    return kernel is not None and kernel.enabled and foreign_keys.is_backend(kernel)
+
+
+def _torch_runs_on_meta(record: OpOverload) -> bool:
+    """Return whether a kernel stands in torch's dispatcher where meta tensors come by too."""
+    kernels = () if record.decorated else record.enabled_kernels()
+    return any(
+        kernel.key in _ON_META and not kernel.falls_through and not foreign_keys.is_backend(kernel)
+        for kernel in kernels
+    )
+
+
+def _has_autograd(record: OpOverload) -> bool:
+    """Return whether an author put a kernel where gradients are recorded: a batch comes by there too."""
+    return any(kernel.key.startswith("Autograd") for kernel in record.enabled_kernels())
+
+
+def _put_backend(state: Lowered, key: str) -> Library:
+    return _impl(state, key, backend.make_kernel(state))
+
+
 def _put_bits(state: Lowered, key: str) -> Library:
     return _impl(state, key, mutation.make_bits_kernel(state, key))
 
@@ -199,11 +253,13 @@ def _put_autocast(state: Lowered, key: str, device_type: str) -> Library:
     return _impl(state, key, autocast.make_kernel(state, device_type))
 
 
-def _impl(state: Lowered, key: str, kernel: Callable[..., Any] | None) -> Library:
+def _impl(
+    state: Lowered, key: str, kernel: Callable[..., Any] | None, keys: list[str] | None = None
+) -> Library:
     library = state.bundle
     assert library is not None  # noqa: S101  (what is wanted is installed in one go)
-    for one in held.concrete_keys(state.record.qualname, key):
-        library.impl(state.op_name, kernel, one, with_keyset=key in _KEYSET, allow_override=True)
+    for one in keys or held.concrete_keys(state.record.qualname, key):
+        watched.impl(library, state.op_name, kernel, one, with_keyset=key in _KEYSET)
     return library
 
 
@@ -226,9 +282,14 @@ def _autograd_kernel(state: Lowered) -> Callable[..., Any]:
 def _implicit_kernel(state: Lowered) -> Callable[..., Any]:
     record, apply, flat = state.record, state.apply, state.flat
 
-    def implicit(*args: Any, **kwargs: Any) -> Any:
-        kernel = record.kernel(IMPLICIT)
+    def newest() -> Kernel:
+        # A call that came before another kernel covered it may still be on its way here.
+        kernel = _composite(record) or record.kernel(IMPLICIT)
         assert kernel is not None  # noqa: S101  (it stands only while there is one)
+        return kernel
+
+    def implicit(*args: Any, **kwargs: Any) -> Any:
+        kernel = state.cache.get(IMPLICIT) or state.derive(IMPLICIT, newest)
         return apply(kernel.fn, flat(args, kwargs))
 
     return implicit

@@ -1,7 +1,8 @@
 """The fake rule under torch: it runs on FakeTensors and on meta tensors.
 
 * Where no rule is given: a kernel for ``Meta``, or what the schema alone says (nothing returned, or the
-  arguments that the ``inplace`` and ``out`` tags name), or an error.
+  arguments that the ``inplace`` and ``out`` tags name), or the kernel for every device itself, or an error.
+  What a decorator defined has a fake of its own or none, as in torch: its body may be opaque.
 * A NumPy kernel's results are C-contiguous, so those of its fake are made so too.
 """
 
@@ -18,8 +19,8 @@ from opwright.faking import computing_of
 from opwright.frameworks.torch import private
 from opwright.frameworks.torch.convert import to_torch
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
-from opwright.keys import IMPLICIT
-from opwright.outputs import same_objects
+from opwright.keys import DEFAULT
+from opwright.outputs import may_be_undefined, same_objects
 
 if TYPE_CHECKING:
     from opwright.overload import Kernel, OpOverload
@@ -79,10 +80,28 @@ def make_runner(state: Lowered) -> Run:
     returned = [name for _, name in same_objects(record)]
     if record.schema.mutated and len(returned) == len(record.schema.returns):
         return _own_runner(state, returned)
-    implicit = record.kernel(IMPLICIT)
-    if implicit is not None and implicit.flavour in ("torch", "array_api"):
-        return lambda flat: state.apply(implicit.fn, tuple(state.authors(flat)))
+    explicit = record.select_kernel("torch", "")
+    if explicit is not None and not record.decorated and _takes_meta(explicit):
+        return _kernel_runner(state, explicit)
     raise _missing(state)
+
+
+def _takes_meta(kernel: Kernel) -> bool:
+    """Return whether a kernel for every device is for meta tensors too, as in torch."""
+    return kernel.key == DEFAULT and kernel.flavour in ("torch", "array_api") and not kernel.with_keyset
+
+
+def _kernel_runner(state: Lowered, kernel: Kernel) -> Run:
+    """Return the fake of an operator whose kernel for every device runs on tensors without data."""
+    fn = kernel.fn
+
+    def run(flat: tuple[Any, ...]) -> Any:
+        out = state.apply(fn, tuple(state.authors(flat)))
+        if contiguous_outputs(state, flat):
+            return tuple(map(_contiguous, out)) if out.__class__ is tuple else _contiguous(out)
+        return out
+
+    return run
 
 
 def _own_runner(state: Lowered, returned: list[str]) -> Run:
@@ -134,6 +153,7 @@ def _rule_runner(state: Lowered, rule: Rule) -> Run:
     returns = record.schema.returns
     single = len(returns) == 1 and not record.schema.is_tuple
 
+    undefined = may_be_undefined(record)
     context = _Context(record)
 
     def run(flat: tuple[Any, ...]) -> Any:
@@ -145,7 +165,9 @@ def _rule_runner(state: Lowered, rule: Rule) -> Run:
         if not isinstance(outs, list | tuple) or len(outs) != len(returns):
             raise _bad_fake(state, rule, out)
         for entry, value in zip(returns, outs, strict=True):
-            if getattr(entry.type.leaf(), "name", "") == "Tensor" and not _is_like(entry.type, value):
+            if getattr(entry.type.leaf(), "name", "") == "Tensor" and not _is_like(
+                entry.type, value, undefined
+            ):
                 raise _bad_fake(state, rule, out)
         if returns and contiguous_outputs(state, flat):
             outs = tuple(_contiguous(value) for value in outs)
@@ -199,10 +221,10 @@ class _Context(FakeContextBase):
         )
 
 
-def _is_like(type_: Any, value: Any) -> bool:
+def _is_like(type_: Any, value: Any, undefined: bool) -> bool:
     text = str(type_)
     if value is None:
-        return text.endswith("?")
+        return text.endswith("?") or (undefined and "[" not in text)
     if "[" in text:
         return isinstance(value, list | tuple)
     return isinstance(value, torch.Tensor)

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from opwright.entry import Names, compile_function, first_array, flat_names, kernel_call
 from opwright.frameworks import base
-from opwright.frameworks.torch import guards, private
+from opwright.frameworks.torch import guards, private, watched
 from opwright.frameworks.torch.entries import DIFFERENTIATE, Entries
 from opwright.frameworks.torch.lowered import lowered_of
-from opwright.frameworks.torch.scalars import refusing, unless_traced
+from opwright.frameworks.torch.scalars import TakenOverError, refusing, unless_traced
 from opwright.keys import DEFAULT, IMPLICIT, device_of
 from opwright.outputs import is_one, same_objects
 from opwright.scalars import coercion, coercion_lines
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 
     from opwright.frameworks.torch.lowered import Lowered
     from opwright.overload import OpOverload
-
-_UNSEEN_KEYS = frozenset({"Meta", "Functionalize", "Conjugate", "Negative", "ZeroTensor", "Python", "Tracer"})
-"""Keys, beside those of devices, whose kernels a plain call never reaches."""
-
-_UNSEEN_PREFIXES = ("Autocast", "FuncTorch", "Sparse", "Quantized", "NestedTensor", "AutogradNestedTensor")
 
 
 def specialise(
@@ -67,12 +62,14 @@ def specialise(
 
 def reason_against(record: OpOverload, values: Sequence[Any] = ()) -> str | None:
     """Return why an overload has no direct call, or None where it has one."""
-    if guards.UNAVAILABLE is not None:
-        return guards.UNAVAILABLE
+    if guards.UNAVAILABLE or watched.UNAVAILABLE:
+        return guards.UNAVAILABLE or watched.UNAVAILABLE
     if record.owner:
         return f"it lives in the dispatcher of {record.owner}"
     if not any(argument.has_tensors for argument in record.schema.arguments):
         return "no argument is a Tensor"
+    if record.key in watched.covered:
+        return f"something else registered a kernel for {watched.covered[record.key]} with torch.library"
     if values:
         pairs = zip(record.schema.arguments, values, strict=True)
         first = first_array(value for argument, value in pairs if argument.has_tensors)
@@ -91,7 +88,7 @@ def reason_against(record: OpOverload, values: Sequence[Any] = ()) -> str | None
 def _only_last(key: str) -> bool:
     """Return whether a plain call of plain tensors reaches a kernel of this key last, or never."""
     last = key in (DEFAULT, IMPLICIT) or device_of(key) is not None
-    return last or key in _UNSEEN_KEYS or key.startswith(_UNSEEN_PREFIXES)
+    return last or watched.is_unseen(key) or key.startswith("Autocast")  # which the guards see
 
 
 class _Source:
@@ -264,6 +261,9 @@ class _Source:
         prefix, add = self.prefix, self.names.add
         run = f"{prefix}out = {prefix}kernel({kernel_call(self.schema)})"
         lines = self._coercions(self.names)
+        if lines:
+            taken_over = f"except {add('taken_over', TakenOverError)}: return {prefix}slow({self.flat})"
+            lines = ["try:", *(f"    {line}" for line in lines), taken_over]
         set_grad = add("set_grad", private.set_grad)
         lines += [
             f"if {prefix}grad and {add('grad_enabled', torch.is_grad_enabled)}():",

@@ -47,24 +47,20 @@ def with_authors(state: Lowered, wanted: dict[Any, Make]) -> dict[Any, Make]:
     ``wanted`` has what its kernels and rules ask for, by dispatch key, or by a tuple that begins with one; it
     gives way where an author has put something.
     """
-    implicit = IMPLICIT in wanted and DEFAULT not in wanted
     own: dict[Any, Make] = {}
     taken: set[str] = set()
     for kernel in state.record.enabled_kernels():
         if not is_backend(kernel):
-            for key in _keys(kernel.key, implicit=implicit):
+            for key in _keys(kernel.key):
                 if key not in taken:
                     taken.add(key)
                     own[key, kernel] = partial(_put_kernel, state, key, kernel)
     found = {slot: make for slot, make in wanted.items() if _key_of(slot) not in taken}
     taken |= {_key_of(slot) for slot in found if isinstance(_key_of(slot), str)}
-    if implicit and held.AUTOGRAD in found:
-        autograd = found.pop(held.AUTOGRAD)
-        found[held.AUTOGRAD, IMPLICIT] = autograd
     for kernel in state.record.fallbacks.values():
         if kernel in _global or is_backend(kernel):
             continue
-        for key in _keys(kernel.key, implicit=implicit):
+        for key in _keys(kernel.key):
             if key not in taken:
                 own[key, kernel] = partial(_put_fallback, state, key, kernel)
     return found | own
@@ -75,11 +71,9 @@ def _key_of(slot: Any) -> Any:
     return slot[0] if isinstance(slot, tuple) else slot
 
 
-def _keys(key: str, *, implicit: bool) -> list[str]:
+def _keys(key: str) -> list[str]:
     held.require_key(key)
-    if key == held.AUTOCAST or (key == held.AUTOGRAD and implicit):
-        return held.runtime_keys(key)
-    return [key]
+    return held.runtime_keys(key) if key == held.AUTOCAST else [key]
 
 
 def _put_kernel(state: Lowered, key: str, kernel: Kernel) -> Any:

@@ -20,6 +20,7 @@ from opwright.frameworks.torch import (
     private,
     slow,
     triton,
+    watched,
 )
 from opwright.frameworks.torch.convert import default_device, from_numpy, to_numpy, to_torch
 from opwright.frameworks.torch.lowered import lowered_of
@@ -90,6 +91,13 @@ class TorchFramework(Framework):
     def _fill_table(self, record: OpOverload) -> None:
         """Enter torch's two plain classes in the table: Dynamo must never see a table miss."""
         record.table[torch.Tensor] = record.table[torch.nn.Parameter] = self.specialise(record, ())
+
+    def covered(self, record: OpOverload) -> None:
+        """Send all calls of an overload through torch's dispatcher, which holds more than we put there."""
+        record.version += 1
+        record.table.clear()
+        lowered_of(record).cache.pop("fast", None)
+        self._fill_table(record)
 
     def lookup(self, target: Any) -> OpOverload | None:
         return foreign.lookup(target)
@@ -168,3 +176,4 @@ def _is_current(device: int, stream: int) -> bool:
 
 
 FRAMEWORK = TorchFramework()
+watched.listeners.append(FRAMEWORK.covered)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.errors import RegistrationError, layout
-from opwright.frameworks.torch import backend, private, retired
+from opwright.frameworks.torch import backend, private, retired, watched
 from opwright.keys import device_of
 from opwright.overload import Kernel
 
@@ -44,7 +44,7 @@ class Installed:
 
     def _impl(self, name: str, fn: Callable[..., Any], key: str, *, with_keyset: bool) -> None:
         try:
-            self.library.impl(name, fn, key, with_keyset=with_keyset, allow_override=True)
+            watched.impl(self.library, name, fn, key, with_keyset=with_keyset)
         except RuntimeError as error:
             raise RegistrationError(
                 layout(

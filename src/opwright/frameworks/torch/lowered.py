@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from opwright.frameworks.torch import private
+from opwright.frameworks.torch import aliases
 from opwright.frameworks.torch.convert import NAMED, to_torch
 from opwright.registry import require_live
 
@@ -188,5 +188,5 @@ def tensors_in(value: Any) -> list[Tensor]:
 def shares_storage(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors use one storage, whatever part of it each sees."""
     if one.layout == other.layout == torch.strided:
-        return bool(private.is_alias_of(one, other))
-    return one is other or bool(private.any_alias((one,), {}, (other,)))
+        return bool(aliases.is_alias_of(one, other))
+    return one is other or bool(aliases.any_alias((one,), {}, (other,)))

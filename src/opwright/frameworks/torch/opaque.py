@@ -15,7 +15,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from opwright.frameworks.base import Framework, load, of_flavour
-from opwright.frameworks.torch import private
+from opwright.frameworks.torch import legacy_batches
 from opwright.frameworks.torch.convert import from_numpy, to_numpy, to_share
 from opwright.frameworks.torch.gradients import one_gradient
 from opwright.frameworks.torch.lowered import OPAQUE, Lowered, tensors_in
@@ -107,7 +107,7 @@ def _contract(state: Lowered, lowered: Lowered) -> tuple[Callable[..., None], Ca
         values = [_restore(value, saved) for value in ctx.opaque_values]
         needed = [ctx.needs_input_grad[i] for i in state.tensors]
         needs = [bool(one) for entry in needed for one in (entry if entry.__class__ is list else [entry])]
-        found = iter(lowered.call((*values, *grads, needs)))
+        found = iter(legacy_batches.each(lowered, (*values, *grads, needs)))
         entries: list[Any] = [None] * state.total
         for index, entry in zip(state.tensors, needed, strict=True):
             if entry.__class__ is list:
@@ -231,7 +231,7 @@ def _laid_out(like: torch.Tensor, grad: Any, given: list[torch.Tensor]) -> torch
     if (
         out.dtype == grad.dtype
         and out.stride() == grad.stride()
-        and not private.any_alias(tuple(given), {}, (grad,))
+        and not aliases.any_alias(tuple(given), {}, (grad,))
     ):
         return grad
     return out.copy_(grad)

@@ -1,4 +1,6 @@
-"""Every private name of torch that this package uses, in one file, and what stands in where one is missing.
+"""The private names of torch that this package uses, and what stands in where one is missing.
+
+Those about memory are in ``aliases.py``.
 
 * What the right answer depends on must be there: ``require`` raises at attach, and names what is missing.
 * What only saves time has a slower stand-in here.
@@ -156,6 +158,16 @@ def forward_grad_on() -> Iterator[None]:
 # The batches of torch.autograd.functional's ``vectorize``, which know few operations.
 is_legacy_batched: Callable[[Any], bool] = getattr(_functorch, "is_legacy_batchedtensor", lambda _: False)
 
+add_legacy: Callable[..., Any] | None = getattr(torch, "_add_batch_dim", None)
+remove_legacy: Callable[..., Any] | None = getattr(torch, "_remove_batch_dim", None)
+
+
+def legacy_level() -> int:
+    """Return the innermost level of those batches, which torch tells only where it enters another."""
+    level: int = _core._vmapmode_increment_nesting()  # noqa: SLF001
+    _core._vmapmode_decrement_nesting()  # noqa: SLF001
+    return level - 1
+
 
 def has_tangent(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has a tangent of the current level."""
@@ -163,51 +175,13 @@ def has_tangent(tensor: torch.Tensor) -> bool:
 
 
 def _stand_in_requires_grad(*args: Any, **kwargs: Any) -> bool:
-    for value in (*args, *kwargs.values()):
-        several = value if value.__class__ in (list, tuple) else (value,)
-        if any(isinstance(one, torch.Tensor) and one.requires_grad for one in several):
-            return True
-    return False
-
-
-def _stand_in_alias(args: Any, kwargs: Any, outputs: Any) -> bool:
-    seen = list(_storages((*args, *kwargs.values())))
-    for storage in _storages(outputs):
-        if storage in seen:
-            return True
-        seen.append(storage)
-    return False
-
-
-def _storages(values: Any) -> Iterator[int]:
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from _storages(value)
-        elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
-            yield value.untyped_storage()._cdata  # noqa: SLF001
-
-
-def _alias_test() -> Callable[..., bool]:
-    """Return torch's own test; that of torch 2.9 raises where a tensor has no storage, as sparse ones."""
-    test: Callable[..., bool] = getattr(_core, "_any_output_is_alias_to_input_or_output", _stand_in_alias)
-
-    def stored(args: Any, kwargs: Any, outputs: Any) -> bool:
-        try:
-            return test(args, kwargs, outputs)
-        except NotImplementedError:
-            return _stand_in_alias(args, kwargs, outputs)
-
-    try:
-        test((torch.empty(0).to_sparse(),), {}, ())
-    except NotImplementedError:
-        return stored
-    return test
+    values = (*args, *kwargs.values())
+    flat = (one for value in values for one in (value if value.__class__ in (list, tuple) else (value,)))
+    return any(isinstance(one, torch.Tensor) and one.requires_grad for one in flat)
 
 
 _core: Any = torch._C  # noqa: SLF001  (this file is where torch's private names are)
 any_requires_grad: Callable[..., bool] = getattr(_core, "_any_requires_grad", _stand_in_requires_grad)
-any_alias = _alias_test()  # it misses what has no address in torch 2.9, as on the meta device
-is_alias_of: Any = getattr(_core, "_is_alias_of", lambda one, other: any_alias((one,), {}, (other,)))
 
 
 def traced() -> bool:
@@ -271,18 +245,22 @@ def destroy(library: torch.library.Library) -> None:
     library._destroy()  # noqa: SLF001
 
 
+def watch_registrations(make: Callable[[set[str]], set[str]]) -> bool:
+    """Put ``make(noted)`` in the place where torch notes kernels of Python; return whether there is one."""
+    noted = getattr(torch.library, "_impls", None)
+    if isinstance(noted, set):
+        torch.library._impls = make(noted)  # noqa: SLF001
+    return isinstance(noted, set)
+
+
 def registrations(library: torch.library.Library) -> list[str]:
     """Return ``namespace/name/key`` of every kernel in a library."""
     return list(getattr(library, "_op_impls", ()))
 
 
-# ------------------------------------------------------------------------------------------ Triton kernels
-
 cuda_device: Callable[[], int] = getattr(_core, "_cuda_getDevice", torch.cuda.current_device)
-
-
 cuda_stream: Callable[[int], int] = getattr(
-    _core, "_cuda_getCurrentRawStream", lambda device: torch.cuda.current_stream(device).cuda_stream
+    _core, "_cuda_getCurrentRawStream", lambda device: int(torch.cuda.current_stream(device).cuda_stream)
 )
 
 
@@ -329,8 +307,7 @@ def traced_tensors() -> tuple[type, ...]:
 def exporting() -> bool:
     """Return whether operators are kept as they are because a program is being exported."""
     module = sys.modules.get("torch.export._trace")
-    disabled = getattr(module, "custom_triton_ops_decomposition_disabled", None)
-    return bool(disabled()) if disabled is not None else False
+    return bool(getattr(module, "custom_triton_ops_decomposition_disabled", bool)())
 
 
 def note_triton_kernels(qualname: str, kernels: list[Any]) -> None:
@@ -338,9 +315,6 @@ def note_triton_kernels(qualname: str, kernels: list[Any]) -> None:
     table = getattr(_import("torch._library", "triton"), "triton_ops_to_kernels", None)
     if isinstance(table, dict):
         table[qualname] = kernels
-
-
-# ------------------------------------------------------------------------------ what torch's dispatcher holds
 
 
 def dispatcher(name: str) -> Callable[..., Any]:
@@ -396,5 +370,4 @@ def schema_text(native: Any) -> str:
 
 def packet_name(packet: Any) -> str:
     """Return the qualified name of a packet."""
-    name: str = packet._qualified_op_name  # noqa: SLF001
-    return name
+    return str(packet._qualified_op_name)  # noqa: SLF001

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from opwright.frameworks.torch import private
+from opwright.frameworks.torch import private, watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,4 +160,4 @@ def _keep_name(qualname: str) -> None:
     if qualname not in _names:
         namespace, _, name = qualname.partition("::")
         library = _names[qualname] = torch.library.Library(namespace, "IMPL")
-        library.impl(name, torch.library.fallthrough_kernel, _NOWHERE)
+        watched.impl(library, name, torch.library.fallthrough_kernel, _NOWHERE)

@@ -19,10 +19,21 @@ if TYPE_CHECKING:
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
+class TakenOverError(Exception):
+    """A number is an object that takes over torch's functions: only torch's dispatcher can be called."""
+
+
+def takes_over(value: Any) -> bool:
+    """Return whether a value is no tensor and takes over torch's functions, as what records a graph does."""
+    return hasattr(type(value), "__torch_function__") and not isinstance(value, Tensor)
+
+
 def refusing(qualname: str, argument: Argument, coerce: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a coercion that refuses a tensor of which a number would lose something."""
 
     def checked(value: Any) -> Any:
+        if _any_takes_over(value):
+            raise TakenOverError
         _check(qualname, argument, value)
         return coerce(value)
 
@@ -34,6 +45,8 @@ def unless_traced(qualname: str, argument: Argument, coerce: Callable[[Any], Any
 
     def symbolic(value: Any) -> Any:
         _check(qualname, argument, value)
+        if _any_takes_over(value):
+            return value
         for one in _each(value):
             if isinstance(one, _SYMBOLS) or (isinstance(one, Tensor) and _traced(argument, one)):
                 return value
@@ -46,6 +59,10 @@ def _each(value: Any) -> Sequence[Any]:
     """Return the entries of a list, and of what stands in the place of one; else the value alone."""
     found = entries(value)
     return (value,) if found is None else found
+
+
+def _any_takes_over(value: Any) -> bool:
+    return any(map(takes_over, value if isinstance(value, list | tuple) else (value,)))
 
 
 def _traced(argument: Argument, tensor: Tensor) -> bool:

@@ -16,6 +16,7 @@ from opwright.entry import Names, compile_function, flat_names, kernel_call
 from opwright.frameworks.torch import mutation, private
 from opwright.frameworks.torch.convert import NAMED, to_torch
 from opwright.frameworks.torch.lowered import Lowered, lowered_of
+from opwright.frameworks.torch.scalars import takes_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,7 @@ def _generate(state: Lowered) -> Callable[..., Any]:
             known = False
             optional = f"{name} is not None and " if argument.is_optional else ""
             not_one = f"{name}.__class__ is not {tensor} and not {is_instance}({name}, {tensor})"
+            not_one += f" and not {names.add('takes_over', takes_over)}({name})"
             body.append(f"if {optional}{not_one}: {miss}")
         elif argument.has_tensors:
             known = False
@@ -71,8 +73,8 @@ def _generate(state: Lowered) -> Callable[..., Any]:
 
 def _are_tensors(value: Any) -> bool:
     """Return whether a value is None, or a list whose elements may all be in a list of tensors."""
-    if value is None:
+    if value is None or takes_over(value):
         return True
     return isinstance(value, (list, tuple)) and all(  # Dynamo traces this, and in torch 2.9 knows no unions
-        one is None or isinstance(one, torch.Tensor) for one in value
+        one is None or isinstance(one, torch.Tensor) or takes_over(one) for one in value
     )
