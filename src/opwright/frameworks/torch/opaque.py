@@ -15,7 +15,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from opwright.frameworks.base import Framework, load, of_flavour
-from opwright.frameworks.torch import legacy_batches
+from opwright.frameworks.torch import aliases, legacy_batches
 from opwright.frameworks.torch.convert import from_numpy, to_numpy, to_share
 from opwright.frameworks.torch.gradients import one_gradient
 from opwright.frameworks.torch.lowered import OPAQUE, Lowered, tensors_in
