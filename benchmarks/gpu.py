@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 SCRIPTS = (("triton_launches.py",), ("gpu_operators.py",), ("torch_calls.py", "--device", "cuda"))
-WORKERS = min(12, max(1, (os.cpu_count() or 2) // 2))
+WORKERS = min(12, max(1, (os.cpu_count() or 2) - 2))
 """Processes that share the matrix of JAX, where pytest-xdist is installed."""
 
 
@@ -49,22 +49,26 @@ def run(*command: str) -> tuple[int, list[str]]:
     return done.returncode, (done.stdout + done.stderr).splitlines()
 
 
-def tests() -> dict[str, tuple[str, ...]]:
-    """Return the commands of all tests by what they are, each with a last line that sums up."""
+def tests() -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """Return commands by what they are, each with a last line that sums up: short ones, and the long one."""
     pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-rfE")
     files = [
         str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.cuda" in path.read_text()
     ]
+    short = {
+        "tests that need a GPU": (*pytest, "-m", "cuda", *files),
+        "opwright check examples": ("-m", "opwright", "check", "examples"),
+    }
+    if importlib.util.find_spec("jax") is None:
+        return short, {}
     parallel = importlib.util.find_spec("xdist") is not None
     spread = ("-p", "xdist.plugin", "-n", str(WORKERS)) if parallel else ("-m", "not slow")
-    found = {"tests that need a GPU": (*pytest, "-m", "cuda", *files)}
-    if importlib.util.find_spec("jax") is not None:
-        found["JAX: operators x transforms"] = (*pytest, *spread, "tests/frameworks/jax/test_conformance.py")
-    return {**found, "opwright check examples": ("-m", "opwright", "check", "examples")}
+    matrix = (*pytest, *spread, "tests/frameworks/jax/test_conformance.py")
+    return short, {"JAX: operators x transforms": matrix}
 
 
 def main() -> int:
-    """Run everything, print the table and write it down."""
+    """Run everything, print the table and write it down as it grows."""
     import torch
 
     if not torch.cuda.is_available():
@@ -72,28 +76,36 @@ def main() -> int:
         return 0
     name = torch.cuda.get_device_name()
     count = torch.cuda.device_count()
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "results"
+    folder.mkdir(parents=True, exist_ok=True)
+    record = folder / f"gpu-{name.lower().replace(' ', '-')}-x{count}.txt"
     lines: list[str] = []
+    status = 0
 
     def add(*more: str) -> None:
         lines.extend(more)
         print("\n".join(more), flush=True)
+        record.write_text("\n".join(lines) + "\n")
+
+    def test(commands: dict[str, tuple[str, ...]]) -> None:
+        nonlocal status
+        for what, command in commands.items():
+            code, output = run(*command)
+            status = status or code
+            failed = [line for line in output if line.startswith(("FAILED", "ERROR"))]
+            if code:
+                print("\n".join(output))
+            add(f"{what}: {output[-1].strip('= ')}", *failed)
 
     add(f"{dt.datetime.now(dt.UTC).date().isoformat()}, {count} x {name}", versions(), "")
-    status = 0
-    for what, command in tests().items():
-        code, output = run(*command)
-        status = status or code
-        failed = [line for line in output if line.startswith(("FAILED", "ERROR"))]
-        if code:
-            print("\n".join(output))
-        add(f"{what}: {output[-1].strip('= ')}", *failed)
+    short, long = tests()
+    test(short)
     for script, *arguments in SCRIPTS:
         code, output = run(str(HERE / script), *arguments)
         status = status or code
         add("", " ".join([script, *arguments]), *(output if not code else output[-15:]))
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "results"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"gpu-{name.lower().replace(' ', '-')}-x{count}.txt").write_text("\n".join(lines) + "\n")
+    add("")
+    test(long)
     return status
 
 
