@@ -173,3 +173,17 @@ def test_lists_and_names_are_traced(given, several):
         lambda x: placed(x, several([x, x]), several([1, 2]), *given), fullgraph=True, backend="aot_eager"
     )
     assert torch.equal(compiled(x), torch.full((2,), 6.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("wrong", [1, None, [1], "s"], ids=repr)
+def test_compiled_code_with_something_else_for_a_tensor(ns, wrong):
+    @ow.custom_op(f"{ns}::f", mutates_args=())
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+    f.register_fake(lambda x, y: torch.empty_like(x))
+    torch._dynamo.reset()
+    with pytest.raises(ArgumentError, match=f"^{ns}::f: argument y must be an array"):
+        torch.compile(lambda x: f(x, wrong), backend="eager")(torch.ones(2))
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=f"{ns}::f got something else for a tensor"):
+        torch.compile(lambda x: f(x, wrong), backend="eager", fullgraph=True)(torch.ones(2))

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from opwright import catalogue
+from opwright.dispatch import resolve
 from opwright.entry import Names, compile_function, flat_names, kernel_call
 from opwright.frameworks.torch import mutation, private
 from opwright.frameworks.torch.convert import NAMED, to_torch
@@ -37,7 +39,7 @@ def _generate(state: Lowered) -> Callable[..., Any]:
     names, flat = Names(schema), flat_names(schema)
     tensor, is_instance = names.add("Tensor", torch.Tensor), names.add("isinstance", isinstance)
     # What is no tensor raises there, with the reason.
-    miss = f"return {names.add('miss', state.record.miss)}({flat})"
+    miss = f"return {names.add('miss', _stopping(state.record))}({flat})"
     body: list[str] = []
     known = True  # the class of a first plain tensor is the table's key
     for argument in schema.arguments:
@@ -69,6 +71,22 @@ def _generate(state: Lowered) -> Callable[..., Any]:
         return state.native
     body.append(f"return {names.add('native', state.native)}({kernel_call(schema)})")
     return compile_function(f"{schema.qualname} through torch", "call", flat, body, names)
+
+
+def _stopping(record: OpOverload) -> Callable[..., Any]:
+    """Return what is called for wrong arguments: Dynamo stops there, and says why where it may not."""
+
+    def wrong(*values: Any) -> Any:
+        resolve(
+            record, values
+        )  # raises; what misses takes it for a call that is traced, after Dynamo has stopped
+        return record.miss(*values)
+
+    *_, stop, why = catalogue.get("torch").tracer
+    reason = f"{record.qualname} got something else for a tensor: outside of torch.compile the call says what"
+    setattr(wrong, stop, True)
+    setattr(wrong, why, reason)
+    return wrong
 
 
 def _are_tensors(value: Any) -> bool:
