@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import opwright as ow
 from opwright.errors import StaleError
-from opwright.frameworks.torch import retired
+from opwright.frameworks.torch import autograd, retired
+from opwright.frameworks.torch.lowered import lowered_of
 
 STRESS = """
 import sys
@@ -263,3 +264,25 @@ def test_a_definition_that_fails_gives_the_name_back(ns, threads, monkeypatch):
     assert define(ns, "(Tensor x) -> Tensor", 4)._opoverload(torch.ones(1)).item() == 4
     with pytest.raises(StaleError):
         first(torch.ones(1))
+
+
+@pytest.mark.parametrize("key", ["autograd", ("run", "cpu")])
+def test_what_is_made_of_rules_that_change_meanwhile_is_not_kept(ns, key):
+    @ow.custom_op(f"{ns}::f", mutates_args=())
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    f(torch.ones(1))
+    state = lowered_of(f._record)
+
+    def make():
+        made = autograd.Plan(state)
+        f.register_autograd(lambda ctx, grad: grad * 2)
+        return made
+
+    state.cache.pop(key, None)
+    assert state.derive(key, make).rule is None
+    assert key not in state.cache
+    leaf = torch.ones(1, requires_grad=True)
+    f(leaf).backward()
+    assert leaf.grad.item() == 2

@@ -36,12 +36,12 @@ def make_kernel(state: Lowered) -> Callable[..., Any]:
     """Return the kernel for every device."""
     if state.mutated:
         return _mutating_kernel(state)
-    cache, total, only_positional = state.cache, state.total, not state.names
+    total, only_positional = state.total, not state.names
     flat_of, grad_enabled, set_grad = state.flat, torch.is_grad_enabled, private.set_grad
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         flat = args if only_positional and len(args) == total else flat_of(args, kwargs)
-        run = cache.get("run") or runner_for(state, flat)
+        run = state.cache.get("run") or runner_for(state, flat)
         if not grad_enabled():
             return run(flat)
         set_grad(False)
@@ -74,12 +74,13 @@ def _mutating_kernel(state: Lowered) -> Callable[..., Any]:
 def runner_for(state: Lowered, flat: Sequence[Any]) -> Run:
     """Return the kernel for a call's device, made ready; it is kept where every device has the same."""
     device_type = device_type_of(state, flat)
-    run: Run | None = state.cache.get(("run", device_type))
+    cache = state.cache  # that of the rules as they are now: see `Lowered.derive`
+    run: Run | None = cache.get(("run", device_type))
     if run is None:
         run = make_runner(state, device_type)
-        state.cache["run", device_type] = run
+        cache["run", device_type] = run
         if device_type != "meta" and _same_everywhere(state):
-            state.cache["run"] = run
+            cache["run"] = run
     return run
 
 

@@ -111,7 +111,7 @@ def sync(state: Lowered, item: Any = None) -> None:
 
     ``item`` is what has changed, where only one thing has.
     """
-    state.cache.clear()
+    state.cache = {}  # a new one, not an empty one: see `Lowered.derive`
     sync_opaque(state)
     returned.sync(state, attach)
     if (

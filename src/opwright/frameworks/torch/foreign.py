@@ -135,7 +135,7 @@ def _sync_rule(state: Foreign, changed_rule: Rule) -> None:
     before = state.parts.pop(slot, None)
     if before is not None:
         before.destroy()
-    state.cache.clear()
+    state.cache = {}
     rule = state.record.rule(*slot)
     if rule is not None:
         state.parts[slot] = lower(state, rule)

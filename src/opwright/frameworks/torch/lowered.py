@@ -140,10 +140,14 @@ class Lowered:
         return fn(*leading, *flat)
 
     def derive(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what is cached under a key, made now where it is not."""
-        found = self.cache.get(key)
+        """Return what is cached under a key, made now where it is not.
+
+        What a thread makes of rules that change meanwhile goes into a cache that nobody reads any more.
+        """
+        cache = self.cache
+        found = cache.get(key)
         if found is None:
-            found = self.cache[key] = make()
+            found = cache[key] = make()
         return found
 
 
