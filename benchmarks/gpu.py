@@ -34,7 +34,7 @@ def versions() -> str:
 
 
 def run(*command: str) -> tuple[int, list[str]]:
-    """Run a command and return its status and its lines."""
+    """Run a command and return its status and its lines, those of warnings only where it fails."""
     # Plugins of pytest that happen to be installed may warn, and warnings are errors.
     environment = {
         **os.environ,
@@ -46,7 +46,8 @@ def run(*command: str) -> tuple[int, list[str]]:
     done = subprocess.run(  # noqa: S603  (this interpreter, on files of this repository)
         [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
-    return done.returncode, (done.stdout + done.stderr).splitlines()
+    said = done.stdout + done.stderr if done.returncode else done.stdout
+    return done.returncode, said.splitlines()
 
 
 def tests() -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:

@@ -50,6 +50,7 @@ def make_miss(record: OpOverload) -> Callable[..., Any]:
         return resolve(record, values)(*values)
 
     record.miss = miss
+    record.resolve = partial(resolve, record)
     return miss
 
 

@@ -128,6 +128,7 @@ class OpOverload:
         "overload",
         "owner",
         "qualname",
+        "resolve",
         "rules",
         "schema",
         "source",
@@ -164,6 +165,7 @@ class OpOverload:
         self.fallbacks: dict[str, Kernel] = {}
         self.table: dict[Hashable, Callable[..., Any]] = {}
         self.miss: Callable[..., Any] = _not_callable
+        self.resolve: Callable[..., Any] = _not_callable
         self.traced: tuple[Callable[[], bool], Callable[..., Any]] | None = None
         self.lowered: dict[str, Any] = {}
         self.operator: Any = None

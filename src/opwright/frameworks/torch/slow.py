@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright import catalogue
-from opwright.dispatch import resolve
 from opwright.entry import Names, compile_function, flat_names, kernel_call
 from opwright.frameworks.torch import mutation, private
 from opwright.frameworks.torch.convert import NAMED, to_torch
@@ -77,9 +76,8 @@ def _stopping(record: OpOverload) -> Callable[..., Any]:
     """Return what is called for wrong arguments: Dynamo stops there, and says why where it may not."""
 
     def wrong(*values: Any) -> Any:
-        resolve(
-            record, values
-        )  # raises; what misses takes it for a call that is traced, after Dynamo has stopped
+        # Raises. What misses takes it for a call that is traced, even after Dynamo has stopped.
+        record.resolve(values)
         return record.miss(*values)
 
     *_, stop, why = catalogue.get("torch").tracer
