@@ -34,8 +34,10 @@ def ns():
     yield name
     from opwright import registry
 
-    for key, record in list(registry.records.items()):
-        if key.startswith(f"{name}::"):
+    # A list of pairs would be made while garbage is collected, which may end operators.
+    for key in list(registry.records):
+        record = registry.records.get(key)
+        if record is not None and key.startswith(f"{name}::"):
             registry.undefine(record, "the end of the test")
     assert not [key for key in registry.pending if key.startswith(f"{name}::")]
     assert not [slot for slot in registry.fallbacks if slot[0] in (name, "_")]

@@ -39,18 +39,20 @@ def make_miss(record: OpOverload) -> Callable[..., Any]:
     """Return what the generated call function calls where the table has nothing."""
     lists = [index for index, argument in enumerate(record.schema.arguments) if argument.is_tensor_list]
 
+    def take(*values: Any) -> Any:
+        if lists:
+            values = tuple(as_list(value) if index in lists else value for index, value in enumerate(values))
+        return resolve(record, values)(*values)
+
     def miss(*values: Any) -> Any:
         traced = record.traced  # a framework's tracer reads this too, and goes no further
         if traced is None:
             unattached()
         elif traced[0]():
             return traced[1](*values)
-        if lists:
-            values = tuple(as_list(value) if index in lists else value for index, value in enumerate(values))
-        return resolve(record, values)(*values)
+        return take(*values)
 
-    record.miss = miss
-    record.resolve = partial(resolve, record)
+    record.miss, record.take = miss, take
     return miss
 
 

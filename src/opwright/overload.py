@@ -128,13 +128,13 @@ class OpOverload:
         "overload",
         "owner",
         "qualname",
-        "resolve",
         "rules",
         "schema",
         "source",
         "stale",
         "table",
         "tags",
+        "take",
         "traced",
         "version",
     )
@@ -165,7 +165,7 @@ class OpOverload:
         self.fallbacks: dict[str, Kernel] = {}
         self.table: dict[Hashable, Callable[..., Any]] = {}
         self.miss: Callable[..., Any] = _not_callable
-        self.resolve: Callable[..., Any] = _not_callable
+        self.take: Callable[..., Any] = _not_callable
         self.traced: tuple[Callable[[], bool], Callable[..., Any]] | None = None
         self.lowered: dict[str, Any] = {}
         self.operator: Any = None

@@ -348,18 +348,19 @@ def _float_in_setup(ctx, inputs, output):
 square("float_in_setup_context", "OW801", "the setup_context cannot be compiled", double_x, _float_in_setup)
 
 
-def _twice(x: torch.Tensor) -> torch.Tensor:
-    return x.contiguous() * 2
+def _twice_or_thrice(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous() * (3 if torch.compiler.is_compiling() else 2)
 
 
-def _thrice(x: torch.Tensor) -> torch.Tensor:
-    return x.contiguous() * 3
-
-
-two_kernels(
-    "OW802 OW1101", "the output differs under torch.compile(backend='aot_eager', dynamic=True)",
-    "twice_or_thrice(Tensor x) -> Tensor", _twice, _thrice, normal,
-)  # fmt: skip
+lib.define("twice_or_thrice(Tensor x) -> Tensor")
+lib.impl("twice_or_thrice", _twice_or_thrice, "CompositeImplicitAutograd")
+WRONG["twice_or_thrice"] = (
+    ow.ops.wrong_torch.twice_or_thrice.default,
+    (normal,),
+    {"OW802"},
+    "the output differs under torch.compile(backend='aot_eager', dynamic=True)",
+    "default",
+)
 
 
 def _not_exported(x):

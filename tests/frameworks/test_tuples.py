@@ -244,10 +244,8 @@ def test_an_index_is_one_index(ns):
     assert pick(x) == pick(x, [0, 1]) == x[0, 1]
     assert pick(torch.from_numpy(x)) == x[0, 1]
     assert jax.jit(pick)(jax.numpy.asarray(x)) == x[0, 1]
-    # Only this is to be found: there is no such element in an array without elements.
-    assert {finding.id for finding in ow.opcheck(pick, (x, (1, 2)), raise_exception=False).findings} == {
-        "OW903"
-    }
+    # There is no such element in a smaller array, which no fake can know.
+    assert ow.opcheck(pick, (x, (1, 2))).ok
 
 
 def test_a_mutated_tuple_of_arrays(ns):

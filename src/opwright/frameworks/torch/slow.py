@@ -76,9 +76,8 @@ def _stopping(record: OpOverload) -> Callable[..., Any]:
     """Return what is called for wrong arguments: Dynamo stops there, and says why where it may not."""
 
     def wrong(*values: Any) -> Any:
-        # Raises. What misses takes it for a call that is traced, even after Dynamo has stopped.
-        record.resolve(values)
-        return record.miss(*values)
+        # What misses takes it for a call that is traced, even after Dynamo has stopped.
+        return record.take(*values)
 
     *_, stop, why = catalogue.get("torch").tracer
     reason = f"{record.qualname} got something else for a tensor: outside of torch.compile the call says what"
