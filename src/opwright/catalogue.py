@@ -108,6 +108,15 @@ def loaded(info: FrameworkInfo) -> bool:
     return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
 
 
+def stop_tracers(function: Any, reason: str) -> None:
+    """Let the tracers of Python code that frameworks have stop at a function, and say why."""
+    for info in known():
+        if info.tracer:
+            _, _, stop, why = info.tracer
+            setattr(function, stop, True)
+            setattr(function, why, reason)
+
+
 def flavours() -> tuple[str, ...]:
     """Return every flavour that a kernel can have."""
     return ARRAY_API, DLPACK, *(flavour for info in frameworks() for flavour in info.flavours)

@@ -86,11 +86,7 @@ class Runtime:
 
 def untraced(function: F) -> F:
     """Let tracers of Python code stop at a function, and say what to write instead."""
-    for info in catalogue.known():
-        if info.tracer:
-            _, _, stop, why = info.tracer
-            setattr(function, stop, True)
-            setattr(function, why, _WHY_UNTRACED)
+    catalogue.stop_tracers(function, _WHY_UNTRACED)
     return function
 
 

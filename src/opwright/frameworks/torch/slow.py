@@ -79,10 +79,10 @@ def _stopping(record: OpOverload) -> Callable[..., Any]:
         # What misses takes it for a call that is traced, even after Dynamo has stopped.
         return record.take(*values)
 
-    *_, stop, why = catalogue.get("torch").tracer
-    reason = f"{record.qualname} got something else for a tensor: outside of torch.compile the call says what"
-    setattr(wrong, stop, True)
-    setattr(wrong, why, reason)
+    catalogue.stop_tracers(
+        wrong,
+        f"{record.qualname} got something else for a tensor: outside of torch.compile the call says what",
+    )
     return wrong
 
 
