@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all lint format bench corpus gpu clean python
+.PHONY: help demo test test-all lint format bench corpus levels gpu clean python
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -52,6 +52,9 @@ bench: $(TEST)/.stamp  ## the benchmarks; each prints ratios measured in one run
 
 corpus: $(TEST)/.stamp  ## faults that the checker finds, and its false alarms; SAMPLE=20 takes 20 of each set
 	$(BIN)/python benchmarks/checker/run.py $(if $(SAMPLE),--sample $(SAMPLE))
+
+levels: $(TEST)/.stamp  ## how long the checker's quick and default level take for each example
+	$(BIN)/python benchmarks/checker/levels.py
 
 gpu: python  ## GPU tests and benchmarks in the environment of $(PYTHON); skipped where there is no GPU
 	@PYTHONPATH=src $(PYTHON) benchmarks/gpu.py

@@ -6,7 +6,8 @@ import pytest
 import opwright as ow
 from checks.cases import outcome_of
 from checks.right_operators import OPERATORS
-from opwright.checks.base import Law, Probe, attempt, facts, line_of, merged, raised
+from opwright.checks.attempts import attempt
+from opwright.checks.base import Law, Probe, facts, line_of, merged, raised
 from opwright.checks.samples import given
 from opwright.errors import layout
 from opwright.report import Finding

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import opwright as ow
-from opwright.checks.base import attempt
+from opwright.checks.attempts import attempt
 from opwright.checks.blame import chain, culprit, functions
 
 

@@ -13,7 +13,8 @@ from checks.cases import one, outcome_of, report_of
 from checks.right_operators import OPERATORS
 from checks.wrong_operators import WRONG
 from opwright.checks import runner
-from opwright.checks.base import Law, attempt
+from opwright.checks.attempts import attempt
+from opwright.checks.base import Law
 from opwright.checks.runner import explanations, opcheck
 from opwright.errors import ArgumentValueError, OpCheckError, OpwrightError
 from opwright.report import Report

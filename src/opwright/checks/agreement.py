@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from opwright import catalogue
 from opwright.checks import derived
-from opwright.checks.adapters.base import Called, adapter, installed, mutated, outputs_of
+from opwright.checks.adapters.base import adapter, installed, mutated, outputs_of
+from opwright.checks.adapters.results import Called
 from opwright.checks.arrays import difference, is_floating, wide
-from opwright.checks.base import Law, Probe, attempt, raised
+from opwright.checks.attempts import attempt
+from opwright.checks.base import Law, Probe, raised
 from opwright.checks.promotion import computing, in_one_dtype
 from opwright.frameworks.base import of_flavour
 

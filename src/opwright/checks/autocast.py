@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from opwright.checks import second
-from opwright.checks.adapters.base import Meta, Unsupported, gpu_adapters
+from opwright.checks.adapters.base import gpu_adapters
+from opwright.checks.adapters.results import Meta, Unsupported
 from opwright.checks.arrays import difference, is_floating, wide
-from opwright.checks.base import Law, Probe, attempt, line_of, raised
+from opwright.checks.attempts import attempt
+from opwright.checks.base import Law, Probe, line_of, raised
 from opwright.checks.points import point_at, why_not
 from opwright.errors import UnsupportedError
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from opwright.checks import backward, derived, numeric, second
 from opwright.checks.arrays import described, shown
-from opwright.checks.base import Law, attempt
+from opwright.checks.attempts import attempt
+from opwright.checks.base import Law
 from opwright.checks.points import Point, other_points, point_at, points, why_not
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ def check(probe: Probe) -> Iterator[Finding]:
             yield from _not_registered(probe)
         probe.skip(missing.reason)
         return
-    found = [finding for point in points(probe) for finding in _at(point)]
+    look = _outline if probe.quick and probe.looked_at_elsewhere("autograd") else _at
+    found = [finding for point in points(probe) for finding in look(point)]
     yield from found or _other_dtypes(probe)
     if not found and not probe.quick:
         yield from _elsewhere(probe)
@@ -158,6 +160,12 @@ def _not_registered(probe: Probe) -> Iterator[Finding]:
                 got="neither",
                 fix=f"@opwright.register_autograd({probe.record.name!r}), or declare non_differentiable=True",
             )
+
+
+def _outline(point: Point) -> Iterator[Finding]:
+    """Yield gradients of another shape or dtype at one sample, and all that is wrong where there are none."""
+    raw = second.returned(point)
+    yield from _at(point) if raw is None else _strict(point, raw)
 
 
 def _at(point: Point) -> Iterator[Finding]:

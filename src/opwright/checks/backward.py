@@ -11,7 +11,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from opwright.checks.arrays import LAYOUTS, difference, has_other_layout
-from opwright.checks.base import attempt, facts, line_of, raised
+from opwright.checks.attempts import attempt
+from opwright.checks.base import facts, line_of, raised
 from opwright.checks.marked import filled
 from opwright.errors import GradientError
 

@@ -13,8 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from opwright.checks.adapters.base import Called
+from opwright.catalogue import ARRAY_API
+from opwright.checks.adapters.results import Called
 from opwright.checks.arrays import copied, described, difference
+from opwright.checks.attempts import attempt
 from opwright.checks.samples import Sample, put
 from opwright.checks.snippet import snippet
 from opwright.report import Finding
@@ -23,7 +25,8 @@ from opwright.rules.autograd import new_values
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from opwright.checks.adapters.base import Adapter, Pullback
+    from opwright.checks.adapters.base import Adapter
+    from opwright.checks.adapters.results import Pullback
     from opwright.overload import OpOverload
 
 T = TypeVar("T")
@@ -173,6 +176,13 @@ class Probe:
     def quick(self) -> bool:
         """Whether only the given samples are to be looked at."""
         return self.level == "quick"
+
+    def looked_at_elsewhere(self, rule: str) -> bool:
+        """Return whether another framework, where calls are cheap, runs this very rule in this check."""
+        found = self.record.rule(rule)
+        if self.thorough or not self.adapter.compiles_calls or found is None or found.flavour != ARRAY_API:
+            return False
+        return not all(other.compiles_calls for other in self.others)
 
     @property
     def fake_misleads(self) -> bool:
@@ -327,14 +337,6 @@ class Probe:
             fix=fix,
             snippet=snippet(self.record, self.adapter, sample, show) if sample is not None else "",
         )
-
-
-def attempt(function: Callable[..., T], *args: Any, **kwargs: Any) -> tuple[T | None, Exception | None]:
-    """Run an author's code, and return what it returned and what it raised."""
-    try:
-        return function(*args, **kwargs), None
-    except Exception as error:  # noqa: BLE001  (whatever it raises is a result here)
-        return None, error
 
 
 def facts(error: BaseException | None) -> tuple[str, dict[str, str]]:

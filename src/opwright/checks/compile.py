@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opwright.checks import derived
-from opwright.checks.adapters.base import Unsupported
 from opwright.checks.adapters.programs import Recompiled
+from opwright.checks.adapters.results import Unsupported
+from opwright.checks.attempts import attempt
 from opwright.checks.backward import differing
-from opwright.checks.base import Law, attempt, raised
+from opwright.checks.base import Law, raised
 from opwright.checks.blame import chain, culprit
 from opwright.checks.points import Point, points, why_not
 from opwright.errors import NoKernelError, UnsupportedError
@@ -22,8 +23,8 @@ from opwright.errors import NoKernelError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from opwright.checks.adapters.base import Called, Pullback
     from opwright.checks.adapters.programs import Compiler, Program
+    from opwright.checks.adapters.results import Called, Pullback
     from opwright.checks.base import Probe
     from opwright.checks.samples import Sample
     from opwright.report import Finding

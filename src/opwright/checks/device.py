@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from opwright.checks import derived
-from opwright.checks.adapters.base import Unsupported, gpu_adapters
+from opwright.checks.adapters.base import gpu_adapters
+from opwright.checks.adapters.results import Unsupported
 from opwright.checks.agreement import differences
+from opwright.checks.attempts import attempt
 from opwright.checks.backward import differing
-from opwright.checks.base import Law, Probe, attempt, line_of, raised
+from opwright.checks.base import Law, Probe, line_of, raised
 from opwright.checks.points import points, why_not
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from opwright.checks import derived
-from opwright.checks.adapters.base import Unsupported
+from opwright.checks.adapters.results import Unsupported
 from opwright.checks.arrays import copied
-from opwright.checks.base import Law, attempt, raised
+from opwright.checks.attempts import attempt
+from opwright.checks.base import Law, raised
 from opwright.checks.blame import culprit
 from opwright.checks.samples import put
 

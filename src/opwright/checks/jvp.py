@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from opwright.checks import numeric
 from opwright.checks.arrays import shown
-from opwright.checks.base import Law, attempt, facts, line_of, raised
+from opwright.checks.attempts import attempt
+from opwright.checks.base import Law, facts, line_of, raised
 from opwright.checks.points import Point, other_points, points, why_not
 from opwright.errors import ArgumentError, GradientError, MissingRuleError, UnsupportedError
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from opwright.checks import derived
-from opwright.checks.base import Law, attempt, raised
+from opwright.checks.attempts import attempt
+from opwright.checks.base import Law, raised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opwright.checks.base import attempt
+from opwright.checks.attempts import attempt
 from opwright.frameworks.base import load, of_flavour
 from opwright.frameworks.bridges import crossing
 from opwright.rules.autograd import Context, run_setup_context

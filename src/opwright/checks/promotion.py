@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from opwright.checks.adapters.base import adapter
-from opwright.checks.base import attempt
+from opwright.checks.attempts import attempt
 from opwright.creation import result_type
 from opwright.fake_context import entered_ctx
 from opwright.fakes import FakeArray

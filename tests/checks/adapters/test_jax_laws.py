@@ -9,7 +9,7 @@ import pytest
 
 from checks.jax_operators import RIGHT, WRONG, jax
 from checks.right_operators import OPERATORS
-from opwright.checks.base import attempt
+from opwright.checks.attempts import attempt
 from opwright.checks.runner import opcheck
 
 # Name of the operator, id, what is wrong, expected, got, what to do, and the sample.

@@ -5,7 +5,8 @@ import pytest
 
 from checks.torch_operators import define, torch
 from opwright.checks.adapters import torch_device
-from opwright.checks.adapters.base import Unsupported, adapter, gpu_adapters
+from opwright.checks.adapters.base import adapter, gpu_adapters
+from opwright.checks.adapters.results import Unsupported
 
 
 def test_without_a_gpu_there_is_no_adapter():

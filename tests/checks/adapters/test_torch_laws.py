@@ -9,7 +9,7 @@ import pytest
 
 from checks.test_runner import NOT_IN_NUMPY
 from checks.torch_operators import RIGHT, WRONG, torch
-from opwright.checks.base import attempt
+from opwright.checks.attempts import attempt
 from opwright.checks.runner import opcheck
 
 # Name of the operator, id, what is wrong, expected, got, what to do, and the sample.

@@ -6,8 +6,9 @@ import pytest
 import opwright as ow
 from checks.torch_operators import RIGHT, define, torch
 from opwright.checks.adapters import torch_program
-from opwright.checks.adapters.base import Unsupported, adapter
+from opwright.checks.adapters.base import adapter
 from opwright.checks.adapters.programs import Recompiled
+from opwright.checks.adapters.results import Unsupported
 
 
 @pytest.fixture(name="torch_adapter")

@@ -10,11 +10,11 @@ import importlib
 import importlib.util
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright import catalogue, modes
+from opwright.checks.adapters.results import Unsupported
 from opwright.errors import OpCheckError, RegistrationValueError, layout
 from opwright.frameworks.base import load
 from opwright.source import source_of
@@ -24,89 +24,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from opwright.checks.adapters.programs import Compiler
+    from opwright.checks.adapters.results import Called, Faked, Pullback
     from opwright.checks.samples import Sample
     from opwright.overload import OpOverload
-
-
-@dataclass(frozen=True, slots=True)
-class Meta:
-    """The metadata of one array that a fake returned.
-
-    Parameters
-    ----------
-    shape
-        Its sizes; None where the fake leaves one open (``new_dynamic_size``).
-    dtype
-        The standard name.
-    same
-        Labels of what it is or shares memory with: an argument's array, or an output before it.
-    strides
-        In elements, where they are part of the framework's contract, else None.
-    bounds
-        For each size the least and the largest value that it can have.
-    """
-
-    shape: tuple[int | None, ...]
-    dtype: str
-    same: tuple[str, ...] = ()
-    strides: tuple[int, ...] | None = None
-    bounds: tuple[tuple[float, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a fake asked of a size: the question, the line that asked, and what it was answered."""
-
-    text: str
-    source: str
-    answer: Any
-
-
-@dataclass(slots=True)
-class Faked:
-    """What a fake returned, one entry for each return, and what it asked of symbolic sizes."""
-
-    outputs: list[Any]
-    asked: list[Asked] = field(default_factory=list)
-
-    def arrays(self) -> list[Meta]:
-        """Return the arrays among the outputs, those in lists too."""
-        many = [one for out in self.outputs for one in (out if isinstance(out, list) else [out])]
-        return [one for one in many if isinstance(one, Meta)]
-
-
-@dataclass(slots=True)
-class Pullback:
-    """A differentiable call: its outputs, what pulls gradients back, and the rule's context.
-
-    Parameters
-    ----------
-    outputs
-        What the call returned, one entry for each return; then the new values of mutated arguments.
-    pull
-        From one gradient for each of ``outputs`` (None for an unused one) to one entry for each argument.
-    context
-        The ``ctx`` that ``setup_context`` filled, where the framework lets it be seen, else None.
-    """
-
-    outputs: list[Any]
-    pull: Callable[[Sequence[Any]], list[Any]]
-    context: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Unsupported:
-    """Why a framework, or an operator in it, does not have what a law needs."""
-
-    reason: str
-
-
-@dataclass(slots=True)
-class Called:
-    """What a call returned: outputs one for each return, and the new value of each mutated argument."""
-
-    outputs: list[Any]
-    new_values: dict[str, Any] = field(default_factory=dict)
 
 
 class Adapter(ABC):
@@ -123,6 +43,8 @@ class Adapter(ABC):
     """The device type of its arrays, in torch's words."""
     own_autocast: ClassVar[bool] = False
     """Whether the framework has an autocast that acts on its own functions too."""
+    compiles_calls: ClassVar[bool] = False
+    """Whether the first eager call with other shapes or dtypes is slow, for it compiles every operation."""
     coerces: ClassVar[bool] = True
     """Whether the framework gives gradients the shape and dtype of their arguments by itself."""
 
@@ -137,6 +59,12 @@ class Adapter(ABC):
     @abstractmethod
     def numpy(self, array: Any) -> Any:
         """Return a NumPy array of an array of the framework."""
+
+    def zeros_like(self, array: Any) -> Any:
+        """Return zeros of an array's shape and dtype."""
+        import numpy as np
+
+        return self.array(np.zeros_like(self.numpy(array)))
 
     @abstractmethod
     def is_array(self, value: Any) -> bool:
@@ -164,6 +92,10 @@ class Adapter(ABC):
         if its value were the hint for it (by default its own), and listed.
         """
 
+    def lowers(self, record: OpOverload, values: Sequence[Any]) -> bool:
+        """Return whether the framework compared fake and kernel itself for such arguments, without a call."""
+        return False
+
     @abstractmethod
     def vjp(self, record: OpOverload, values: Sequence[Any], wanted: Sequence[Any]) -> Pullback:
         """Call the operator so that gradients can be pulled back to the arguments that are wanted."""
@@ -190,6 +122,17 @@ class Adapter(ABC):
     def scope(self) -> AbstractContextManager[Any]:
         """Return the context in which arrays keep the dtype that they are given."""
         return nullcontext()
+
+    def cheaply(self) -> AbstractContextManager[Any]:
+        """Return the context in which transforms may run another way than a user's: right means right there.
+
+        What is wrong in it is to be looked at again outside.
+        """
+        return nullcontext()
+
+    def outlined(self, function: Callable[[], list[Any]]) -> list[Any]:
+        """Return what a function returns; arrays in it may be anything that has their shape and dtype."""
+        return function()
 
     def autocast(self, device_type: str, dtype: str) -> AbstractContextManager[Any]:
         """Return the framework's autocast for a device type; ``dtype`` is that of the rule."""

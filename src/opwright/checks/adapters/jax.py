@@ -9,21 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright.checks.adapters import jax_program
-from opwright.checks.adapters.base import (
-    Adapter,
-    Called,
-    Faked,
-    Meta,
-    Pullback,
-    Unsupported,
-    call_arguments,
-    outputs_of,
-)
+from opwright.checks.adapters.base import Adapter, call_arguments, outputs_of
+from opwright.checks.adapters.results import Called, Faked, Meta, Pullback, Unsupported
 from opwright.checks.adapters.wrapped import differentiable_wrapper
+from opwright.checks.attempts import attempt
 from opwright.rules.autograd import new_values, returned_mutations
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from opwright.checks.adapters.programs import Compiler
@@ -35,6 +28,7 @@ class JAXAdapter(Adapter):
 
     name: ClassVar[str] = "jax"
     in_place: ClassVar[bool] = False
+    compiles_calls: ClassVar[bool] = True
     imports: ClassVar[tuple[str, ...]] = ("import jax",)
 
     def array(self, array: Any) -> Any:
@@ -50,6 +44,12 @@ class JAXAdapter(Adapter):
         import numpy as np
 
         return np.asarray(array)
+
+    def zeros_like(self, array: Any) -> Any:
+        """Return zeros, of a tracer too."""
+        import jax
+
+        return jax.numpy.zeros_like(array)
 
     def is_array(self, value: Any) -> bool:
         """Return whether it is an array or a tracer."""
@@ -80,7 +80,7 @@ class JAXAdapter(Adapter):
         if kind == "vmap" and record.schema.mutated:
             return Unsupported("mutated arguments under vmap are looked at in other frameworks")
         kernel = record.select_kernel("jax", self.device_type)
-        if kind == "compile" and kernel is not None and kernel.flavour in ("jax", "array_api"):
+        if kind == "compile" and jax_program.is_traced(kernel):
             return None  # JAX traces the kernel itself
         return super().supports(record, kind)
 
@@ -90,15 +90,46 @@ class JAXAdapter(Adapter):
         """Call the operator under ``jax.eval_shape``; symbolic sizes are looked at on FakeArrays."""
         import jax
 
+        function, structs, rebuild = self._of_structs(record, values)
+        with self.scope():
+            found = rebuild(jax.eval_shape(function, *structs))
+        return Faked([_metas(one) for one in found[: len(record.schema.returns)]])
+
+    def lowers(self, record: OpOverload, values: Sequence[Any]) -> bool:
+        """Lower a program of a traced kernel: that raises where its outputs are not what the fake said."""
+        import jax
+
+        if not jax_program.is_traced(record.select_kernel("jax", self.device_type)):
+            return False
+        function, structs, _ = self._of_structs(record, values)
+        with self.scope():
+            return attempt(jax.jit(function).lower, *structs)[1] is None
+
+    def _of_structs(
+        self, record: OpOverload, values: Sequence[Any]
+    ) -> tuple[Callable[..., Any], list[Any], Callable[[Any], list[Any]]]:
+        """Return a function of all arrays, what stands for them, and ``rebuild`` for what it returns."""
+        import jax
+
         tangents: list[Any] = [
             value if argument.has_tensors else None
             for argument, value in zip(record.schema.arguments, values, strict=True)
         ]
         function, arrays, _, rebuild = differentiable_wrapper(self, record, values, tangents)
-        with jax.enable_x64(True):
-            structs = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
-            found = rebuild(jax.eval_shape(function, *structs))
-        return Faked([_metas(one) for one in found[: len(record.schema.returns)]])
+        with self.scope():
+            return function, [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays], rebuild
+
+    def cheaply(self) -> AbstractContextManager[Any]:
+        """Return the context in which transforms of what is traced are compiled as one program."""
+        return jax_program.whole_programs()
+
+    def outlined(self, function: Callable[[], list[Any]]) -> list[Any]:
+        """Call the function under ``jax.eval_shape``, or as it is where that asks for values."""
+        import jax
+
+        with self.scope():
+            found, error = attempt(jax.eval_shape, function)
+        return function() if error is not None or found is None else found
 
     def vjp(self, record: OpOverload, values: Sequence[Any], wanted: Sequence[Any]) -> Pullback:
         """Call ``jax.vjp``."""
@@ -146,7 +177,7 @@ class JAXAdapter(Adapter):
         import jax
 
         function, primals, directions, rebuild = differentiable_wrapper(self, record, values, tangents)
-        with jax.enable_x64(True):
+        with self.scope():
             outputs, found = jax.jvp(function, tuple(primals), tuple(directions))
         return rebuild(outputs), rebuild(found)
 
@@ -169,8 +200,8 @@ class JAXAdapter(Adapter):
         for in_dims in reversed(levels):
             dims = tuple(in_dims[:count][index] for index in arrays)
             function = jax.vmap(function, dims, out_dims)
-        with jax.enable_x64(True):
-            return _called(record, function(*(args[index] for index in arrays)))
+        with self.scope():
+            return _called(record, jax_program.at_once(record, function, *(args[index] for index in arrays)))
 
     def batch_lines(self, in_dims: Sequence[str], out_dims: int) -> tuple[str, ...]:
         """Return a call of ``jax.vmap``."""

@@ -1,19 +1,65 @@
-"""Gradients by ``jax.vjp``, of operators and of their gradients, eagerly and inside ``jax.jit``."""
+"""Gradients by ``jax.vjp``, of operators and of their gradients, eagerly and inside ``jax.jit``.
+
+JAX compiles every operation of an eager call for itself, again for each shape and dtype, which is most of
+what a check costs. Where a law allows it, transforms of what is traced anyway run as one program.
+"""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from opwright.checks.adapters.base import Called, Pullback
 from opwright.checks.adapters.programs import Compiler, Program
-from opwright.checks.adapters.wrapped import differentiable_wrapper
+from opwright.checks.adapters.results import Called, Pullback
+from opwright.checks.adapters.wrapped import differentiable_wrapper, holds_arrays
+from opwright.checks.attempts import attempt
 from opwright.rules.autograd import new_values
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from opwright.checks.adapters.base import Adapter
     from opwright.overload import OpOverload
+
+TRACED = ("jax", "array_api")
+"""The flavours that JAX traces; it calls others on the host."""
+
+RULES = ("autograd", "jvp", "vmap")
+"""The rules that transforms run."""
+
+_whole: ContextVar[bool] = ContextVar("whole_programs", default=False)
+
+
+def is_traced(part: Any) -> bool:
+    """Return whether a kernel or a rule, or None for a missing one, is one that JAX traces."""
+    return part is not None and part.flavour in TRACED
+
+
+@contextmanager
+def whole_programs() -> Iterator[None]:
+    """Let ``at_once`` compile whole programs while the context is open."""
+    token = _whole.set(True)
+    try:
+        yield
+    finally:
+        _whole.reset(token)
+
+
+def at_once(record: OpOverload, function: Callable[..., Any], *arrays: Any) -> Any:
+    """Run a transform of an operator, in one program where that is allowed and kernel and rules are traced.
+
+    Where the program raises, eagerly: *compile* is the law that looks at programs.
+    """
+    import jax
+
+    rules = [rule for rule in map(record.rule, RULES) if rule is not None]
+    parts = [record.select_kernel("jax", "cpu"), *rules]
+    if _whole.get() and all(map(is_traced, parts)) and all(map(holds_arrays, record.schema.returns)):
+        found, error = attempt(jax.jit(function), *arrays)
+        if error is None:
+            return found
+    return function(*arrays)
 
 
 def given(wanted: Sequence[Any]) -> list[Any]:
@@ -114,7 +160,9 @@ def second(
             grads = pull(tuple(map(_cotangent, outs, every)))
             return sum((grad * one).sum() for grad, one in zip(grads, along, strict=True))
 
-        by_array, by_weight = jax.grad(product, (0, 1))(arrays, [flat[index] for index in used])
+        by_array, by_weight = at_once(
+            record, jax.grad(product, (0, 1)), arrays, [flat[index] for index in used]
+        )
     left = list(by_array)
     nested = [
         [left.pop(0) if flag else None for flag in flags] if isinstance(flags, list)

@@ -5,17 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from opwright.checks.adapters.base import (
-    Adapter,
-    Asked,
-    Called,
-    Faked,
-    Meta,
-    Pullback,
-    call_arguments,
-    mutated,
-    outputs_of,
-)
+from opwright.checks.adapters.base import Adapter, call_arguments, mutated, outputs_of
+from opwright.checks.adapters.results import Asked, Called, Faked, Meta, Pullback
 from opwright.checks.arrays import LAYOUTS, is_floating
 from opwright.errors import GradientError
 from opwright.rules.autograd import new_values, output_names

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from opwright.checks.adapters.base import Called, Pullback
+    from opwright.checks.adapters.results import Called, Pullback
     from opwright.overload import OpOverload
 
 

@@ -7,17 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opwright.checks.adapters import torch_autograd, torch_program
-from opwright.checks.adapters.base import (
-    Adapter,
-    Called,
-    Faked,
-    Pullback,
-    Unsupported,
-    call_arguments,
-    mutated,
-    operator_of,
-    outputs_of,
-)
+from opwright.checks.adapters.base import Adapter, call_arguments, mutated, operator_of, outputs_of
+from opwright.checks.adapters.results import Called, Faked, Pullback, Unsupported
 from opwright.checks.adapters.wrapped import differentiable_wrapper, holds_arrays
 from opwright.errors import OpCheckError
 

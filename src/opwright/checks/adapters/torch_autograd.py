@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opwright.checks.adapters.base import Pullback
+from opwright.checks.adapters.results import Pullback
 from opwright.rules.autograd import new_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from opwright.checks.adapters.base import Called
+    from opwright.checks.adapters.results import Called
     from opwright.overload import OpOverload
     from opwright.schema import Argument
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from opwright.checks.adapters.base import Called, Unsupported, call_arguments
+from opwright.checks.adapters.base import call_arguments
+from opwright.checks.adapters.results import Called, Unsupported
 from opwright.checks.adapters.torch import TorchAdapter
 from opwright.frameworks.torch.lowered import tensors_in
 

@@ -11,7 +11,8 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from opwright.checks.adapters.base import Asked, Faked, Meta, call_arguments, operator_of, outputs_of
+from opwright.checks.adapters.base import call_arguments, operator_of, outputs_of
+from opwright.checks.adapters.results import Asked, Faked, Meta
 from opwright.checks.adapters.torch_program import in_torch
 from opwright.frameworks.base import load
 

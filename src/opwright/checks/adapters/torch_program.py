@@ -15,15 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from opwright.checks.adapters import torch_autograd
-from opwright.checks.adapters.base import (
-    Called,
-    Pullback,
-    Unsupported,
-    mutated,
-    operator_of,
-    outputs_of,
-)
+from opwright.checks.adapters.base import mutated, operator_of, outputs_of
 from opwright.checks.adapters.programs import Compiler, Program, Recompiled
+from opwright.checks.adapters.results import Called, Pullback, Unsupported
 from opwright.frameworks.base import load
 from opwright.source import GENERATED
 
