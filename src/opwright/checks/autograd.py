@@ -116,7 +116,7 @@ def check(probe: Probe) -> Iterator[Finding]:
     look = _outline if probe.quick and probe.looked_at_elsewhere("autograd") else _at
     found = [finding for point in points(probe) for finding in look(point)]
     yield from found or _other_dtypes(probe)
-    if not found and not probe.quick:
+    if not found and not probe.quick and not probe.looked_at_elsewhere("autograd"):
         yield from _elsewhere(probe)
 
 

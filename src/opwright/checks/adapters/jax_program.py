@@ -1,7 +1,7 @@
 """Gradients by ``jax.vjp``, of operators and of their gradients, eagerly and inside ``jax.jit``.
 
 JAX compiles every operation of an eager call for itself, again for each shape and dtype, which is most of
-what a check costs. Where a law allows it, transforms of what is traced anyway run as one program.
+what a check costs. Where a law allows it, transforms whose rules are traced anyway run as one program.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def whole_programs() -> Iterator[None]:
 
 
 def at_once(record: OpOverload, function: Callable[..., Any], *arrays: Any) -> Any:
-    """Run a transform of an operator, in one program where that is allowed and kernel and rules are traced.
+    """Run a transform of an operator, in one program where that is allowed and its rules are traced.
 
     Where the program raises, eagerly: *compile* is the law that looks at programs.
     """
     import jax
 
     rules = [rule for rule in map(record.rule, RULES) if rule is not None]
-    parts = [record.select_kernel("jax", "cpu"), *rules]
+    parts = rules or [record.select_kernel("jax", "cpu")]
     if _whole.get() and all(map(is_traced, parts)) and all(map(holds_arrays, record.schema.returns)):
         found, error = attempt(jax.jit(function), *arrays)
         if error is None:
