@@ -54,7 +54,7 @@ def at_once(record: OpOverload, function: Callable[..., Any], *arrays: Any) -> A
     import jax
 
     rules = [rule for rule in map(record.rule, RULES) if rule is not None]
-    parts = rules or [record.select_kernel("jax", "cpu")]
+    parts: list[Any] = [*rules] or [record.select_kernel("jax", "cpu")]
     if _whole.get() and all(map(is_traced, parts)) and all(map(holds_arrays, record.schema.returns)):
         found, error = attempt(jax.jit(function), *arrays)
         if error is None:
