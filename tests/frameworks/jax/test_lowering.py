@@ -15,8 +15,10 @@ from opwright.frameworks.jax import callbacks, ffi, lowering
 from opwright.frameworks.jax.call import Call
 from opwright.frameworks.jax.framework import FRAMEWORK
 from opwright.frameworks.jax.vmap import NoVmapRuleWarning
+from opwright.outputs import CHECKED_CALLS
 
 X = jnp.asarray([0.5, -1.25, 2.0])
+_counter = iter(range(1000))
 
 
 def stablehlo(f, *args):
@@ -128,6 +130,29 @@ def test_a_route_takes_what_it_can(route):
     text = jax.jit(op).lower(x).as_text()
     assert re.search(TARGETS["buffer_callback" if route == "tvm-ffi" else route], text)
     np.testing.assert_array_equal(jax.jit(op)(x), np.conj(x))
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "complex64", "int8", "bool"])
+def test_a_numpy_kernel_gets_read_only_views(dtype, shape, route):
+    seen = []
+
+    @ow.custom_op(f"jaxl::seen{next(_counter)}", mutates_args=(), schema="(Tensor x) -> Tensor")
+    def op(x: np.ndarray, *, out: np.ndarray | None = None) -> np.ndarray:
+        seen.append((type(x), x.dtype, x.shape, x.flags.writeable))
+        if out is None:
+            return x.copy()
+        seen.append((type(out), out.dtype, out.shape, not out.flags.writeable))
+        out[...] = x
+        return out
+
+    op.register_fake(ow.empty_like)
+    x = jnp.ones(shape, dtype)
+    run = jax.jit(op)
+    for _ in range(CHECKED_CALLS + 2):
+        np.testing.assert_array_equal(run(x), x)
+    assert seen
+    assert set(seen) == {(np.ndarray, np.dtype(jnp.dtype(dtype)), shape, False)}
 
 
 PACKED = ["int2", "uint2", "int4", "uint4", "float4_e2m1fn"]

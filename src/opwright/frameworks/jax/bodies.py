@@ -323,7 +323,8 @@ def _body(
     arrays = [*source.arrays, *source.outs]
     buffers = [f"{prefix}b{index}" for index in range(len(arrays))]
     opened = [f"{array} = {view}({buffer})" for array, buffer in zip(arrays, buffers, strict=True)]
-    opened += [f"{array}.setflags(write=False)" for array in source.arrays]
+    # No longer to be written to; the keyword would cost as much as the view.
+    opened += [f"{array}.setflags(False)" for array in source.arrays]
     body = ["try:", *(f"    {line}" for line in (*opened, *lines))]
     body += [f"except {add('exception', BaseException)} as {error}:"]
     body += [f"    raise {add('failure', failure)}({add('plan', plan)}, {error}) from None"]
