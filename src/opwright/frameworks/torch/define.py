@@ -22,6 +22,7 @@ from opwright.frameworks.torch import (
     backend,
     eager,
     fake,
+    fingerprint,
     foreign_keys,
     held,
     mutation,
@@ -289,6 +290,8 @@ def _implicit_kernel(state: Lowered) -> Callable[..., Any]:
         return kernel
 
     def implicit(*args: Any, **kwargs: Any) -> Any:
+        if private.dispatch_mode_count():
+            fingerprint.publish()  # as where a fake runs: this may be traced
         kernel = state.cache.get(IMPLICIT) or state.derive(IMPLICIT, newest)
         return apply(kernel.fn, flat(args, kwargs))
 

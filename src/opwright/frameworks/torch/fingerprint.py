@@ -4,6 +4,8 @@
   gradient that was edited since would go on unused.
 * ``torch.compiler.config.cache_key_tag`` is part of every key. Ours is put after one that the user set, and
   stays the same as long as no schema, no rule and no version of this library changes.
+* Torch may keep its configuration for each thread, as 2.13 does: the tag is put in where an operator changes,
+  and where a call is traced.
 * A rule is its code, constants, defaults, what it closes over, and the functions of others' modules that it
   names, whatever lines they are on. Kernels are called by name, so their code does not count.
 """
@@ -40,24 +42,32 @@ _total = 0
 def update(record: OpOverload) -> None:
     """Take a record's schema and present rules into the tag; what has been taken in is not read again."""
     known = _parts.get(record, {})
-    _replace(record, {part: known.get(part) or _digest(record, *part) for part in _parts_of(record)})
+    new = {part: known.get(part) or _digest(record, *part) for part in _parts_of(record)}
+    _parts[record] = new
+    _replace(known, new)
 
 
 def remove(record: OpOverload) -> None:
     """Take a record out of the tag."""
-    _replace(record, {})
-    _parts.pop(record, None)
+    _replace(_parts.pop(record, {}), {})
 
 
-def _replace(record: OpOverload, new: dict[Any, int]) -> None:
+def _replace(known: dict[Any, int], new: dict[Any, int]) -> None:
     global _total
+    # A sum, so that the order of definitions does not matter; a place is part of what is digested.
+    _total = (_total - sum(known.values()) + sum(new.values())) % _MODULUS
+    publish()
+
+
+def publish() -> None:
+    """Put the tag into torch's configuration, as this thread has it."""
     if not _HAS_TAG:
         return
-    # A sum, so that the order of definitions does not matter; a place is part of what is digested.
-    _total = (_total - sum(_parts.get(record, {}).values()) + sum(new.values())) % _MODULUS
-    _parts[record] = new
-    users = str(compiler_config.cache_key_tag or "").partition(_MARK)[0]
-    compiler_config.cache_key_tag = f"{users}{_MARK}{_total:032x}" if _total else users
+    tag = str(compiler_config.cache_key_tag or "")
+    users = tag.partition(_MARK)[0]
+    new = f"{users}{_MARK}{_total:032x}" if _total else users
+    if new != tag:
+        compiler_config.cache_key_tag = new
 
 
 def _parts_of(record: OpOverload) -> list[tuple[int, Any]]:
