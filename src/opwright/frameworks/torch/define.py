@@ -114,13 +114,13 @@ def sync(state: Lowered, item: Any = None) -> None:
     """
     state.cache = {}  # a new one, not an empty one: see `Lowered.derive`
     sync_opaque(state)
-    returned.sync(state, attach)
     if (
         {DEFAULT, "fake"} <= state.installed.keys()
         and isinstance(item, Rule)
         and item.kind in _READ_WHEN_CALLED
     ):
         return
+    returned.sync(state, attach)
     wanted = _wanted(state)
     gone = [slot for slot in state.installed if slot not in wanted]
     if "fake" in wanted and "fake" not in state.installed:  # torch takes it before a composite kernel only

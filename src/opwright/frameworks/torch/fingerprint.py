@@ -96,14 +96,14 @@ def _add(found: Any, value: Any, seen: set[int]) -> None:
     value = getattr(value, "__wrapped__", value)
     if isinstance(value, _PLAIN):
         found.update(repr(value).encode())
-    elif isinstance(value, tuple | list):
+    elif isinstance(value, (tuple, list)):
         for one in value:
             _add(found, one, seen)
     elif isinstance(value, FunctionType) and id(value) not in seen:
         seen.add(id(value))
         _add_code(found, value.__code__)
-        _add(found, value.__defaults__, seen)
-        _add(found, tuple((value.__kwdefaults__ or {}).values()), seen)
+        for one in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
+            _add(found, one, seen)
         for cell in value.__closure__ or ():
             _add(found, _contents(cell), seen)
         _add_globals(found, value, seen)
@@ -152,8 +152,11 @@ def _add_function(found: Any, value: Any, seen: set[int]) -> None:
 
 
 def _names(code: CodeType) -> list[str]:
-    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return [*code.co_names, *(name for one in inner for name in _names(one))]
+    names = list(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names += _names(constant)
+    return names
 
 
 def _root(module: str) -> str:
