@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import enum
 import gc
 import inspect
 import linecache
 import traceback
+from functools import partial
 
 import numpy as np
 import pytest
 
 import opwright as ow
-from opwright import registry
+from opwright import entry, registry
 from opwright.entry import Names, call_function, compile_function, first_array, table_key
 from opwright.parse import parse_schema
 from opwright.schema import signature_of
@@ -161,6 +163,65 @@ def test_a_redefinition_has_a_source_of_its_own(ns):
     assert files == [f"<opwright {ns}::f>", f"<opwright {ns}::f (2)>"]
     assert linecache.getlines(files[0])
     assert linecache.getlines(files[1])
+
+
+class Wide(enum.Enum):
+    """Choices that have the same text as those of ``Narrow``."""
+
+    ONE = 1
+
+
+class Narrow(enum.Enum):
+    ONE = 1
+
+
+def test_operators_of_like_schemas_share_a_text_and_no_value(ns):
+    """Nor do they share a file, a name or a table, and each has the default of its own class."""
+    given = []
+
+    @ow.custom_op(f"{ns}::wide", mutates_args=())
+    def wide(x: np.ndarray, k: Wide = Wide.ONE) -> np.ndarray:
+        given.append(k)
+        return x + 1
+
+    @ow.custom_op(f"{ns}::narrow", mutates_args=())
+    def narrow(x: np.ndarray, k: Narrow = Narrow.ONE) -> np.ndarray:
+        given.append(k)
+        return x * 5
+
+    calls = [type(op).__call__ for op in (wide, narrow)]
+    files = [call.__code__.co_filename for call in calls]
+    assert wide.schema.signature == narrow.schema.signature
+    assert files == [f"<opwright {ns}::wide>", f"<opwright {ns}::narrow>"]
+    assert linecache.getlines(files[0]) is linecache.getlines(files[1])
+    assert [call.__defaults__ for call in calls] == [(Wide.ONE,), (Narrow.ONE,)]
+    for _ in range(2):  # cold and warm
+        assert (wide(np.ones(1)), narrow(np.ones(1))) == (2, 5)
+    assert given == [Wide.ONE, Narrow.ONE] * 2
+    with pytest.raises(TypeError, match=r"^narrow\(\) missing 1"):
+        narrow()
+
+
+def test_texts_are_shared_by_few_schemas_at_a_time():
+    for index in range(2 * entry._MOST_SHARED):
+        call = _call(f"ns::f(Tensor x, int k{index}={index}) -> Tensor")
+        assert call(1) == (1, index)
+        assert len(entry._shared) <= entry._MOST_SHARED
+
+
+def test_a_file_name_that_is_free_again_keeps_its_next_source():
+    make = partial(compile_function, "a title that is used again", "g", "")
+    first = make(["return 1"], Names(parse_schema("ns::f() -> ()")))
+    filename = first.__code__.co_filename
+    del first
+    gc.collect()
+    second = make(["return 2"], Names(parse_schema("ns::f() -> ()")))
+    assert second.__code__.co_filename == filename
+    assert linecache.getline(filename, 2) == "    return 2\n"
+    del second
+    gc.collect()
+    assert filename not in linecache.cache
+    assert filename not in entry._alive
 
 
 def test_sources_of_functions_that_are_gone_are_dropped():

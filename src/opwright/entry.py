@@ -8,17 +8,16 @@
 from __future__ import annotations
 
 import linecache
-from functools import lru_cache
-from types import CodeType
-from typing import TYPE_CHECKING, Any
-from weakref import finalize
+from functools import lru_cache, partial
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 from opwright.schema import Argument, FunctionSchema, OptionalType
 from opwright.source import GENERATED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-    from types import FunctionType
 
 
 class Names:
@@ -44,26 +43,77 @@ class Names:
         return full
 
 
+class Written(NamedTuple):
+    """A function that was written, and compiled as a module; ``helpers`` are those of its globals so far."""
+
+    name: str
+    code: CodeType
+    lines: list[str]
+    length: int
+    prefix: str
+    helpers: dict[str, Any]
+
+
 def compile_function(
     title: str, name: str, parameters: str, body: Iterable[str], names: Names
 ) -> FunctionType:
     """Compile ``def name(parameters): body`` and enter its source where tracebacks look for it."""
-    text = f"def {name}({parameters}):\n" + "".join(f"    {line}\n" for line in body)
-    filename = _enter_source(title, text)
-    namespace = names.globals
+    written = write_function(name, parameters, body, names)
+    return _make(title, written, written.helpers)
+
+
+def write_function(name: str, parameters: str, body: Iterable[str], names: Names) -> Written:
+    """Write and compile ``def name(parameters): body``, to be made a function of once or several times."""
+    text = "\n    ".join((f"def {name}({parameters}):", *body)) + "\n"
+    code, lines = _compiled(text)
+    return Written(name, code, lines, len(text), names.prefix, names.globals)
+
+
+def make_function(title: str, written: Written, own: Mapping[str, Any]) -> FunctionType:
+    """Make a function that has, beside the helpers that its code came with, values of its ``own``."""
+    prefix = written.prefix
+    return _make(title, written, written.helpers | {prefix + name: value for name, value in own.items()})
+
+
+def _make(title: str, written: Written, namespace: dict[str, Any]) -> FunctionType:
+    filename = _enter_source(title, written.length, written.lines)
     namespace["__name__"] = "opwright.generated"
-    exec(_in_file(_compiled(text), filename), namespace)
-    function: FunctionType = namespace.pop(name)
+    exec(written.code, namespace)
+    function: FunctionType = namespace.pop(written.name)
     # A tracer would import the module that the globals name, and there is none.
     del namespace["__name__"]
-    finalize(function, linecache.cache.pop, filename, None).atexit = False
+    function.__code__ = _in_file(function.__code__, filename)
+    _alive[filename] = ref(function, partial(_leave_source, filename))
     return function
 
 
+_MOST_SHARED = 256
+_shared: dict[Hashable, Written] = {}
+
+
+def shared(what: str, schema: FunctionSchema, write: Callable[[], Written]) -> Written:
+    """Return what ``write()`` has written for the first of all schemas that look alike.
+
+    Its text and its helpers follow from the arguments and returns alone, whatever the operator.
+    """
+    choices = tuple(argument.choices is not None for argument in schema.arguments)
+    key = what, schema.signature, schema.tuples, choices
+    found = _shared.get(key)
+    if found is None:
+        if len(_shared) >= _MOST_SHARED:
+            _shared.clear()
+        found = _shared[key] = write()
+    return found
+
+
+_alive: dict[str, ref[FunctionType]] = {}
+"""The generated functions by the names of their files; a source goes with its function."""
+
+
 @lru_cache(maxsize=256)
-def _compiled(text: str) -> CodeType:
-    """Compile a source: operators with parameters of the same names have the same one."""
-    return compile(text, f"{GENERATED}source>", "exec")
+def _compiled(text: str) -> tuple[CodeType, list[str]]:
+    """Compile a source, and cut it into lines: operators with parameters of the same names have the same."""
+    return compile(text, f"{GENERATED}source>", "exec"), text.splitlines(keepends=True)
 
 
 def _in_file(code: CodeType, filename: str) -> CodeType:
@@ -71,30 +121,38 @@ def _in_file(code: CodeType, filename: str) -> CodeType:
     return code.replace(co_filename=filename, co_consts=tuple(inner))
 
 
-def _enter_source(title: str, text: str) -> str:
+def _enter_source(title: str, length: int, lines: list[str]) -> str:
     """Give a source a file name of its own: one that an older function of this title has keeps its text."""
-    lines = text.splitlines(keepends=True)
     filename, count = f"{GENERATED}{title}>", 1
     while True:
-        entry = (len(text), None, lines, filename)
+        entry = (length, None, lines, filename)
         if linecache.cache.setdefault(filename, entry) is entry:
             return filename
         count += 1
         filename = f"{GENERATED}{title} ({count})>"
 
 
+def _leave_source(filename: str, _function: ref[FunctionType]) -> None:
+    _alive.pop(filename, None)
+    linecache.cache.pop(filename, None)  # last: from here on another function may take the name
+
+
 def parameters(schema: FunctionSchema, names: Names) -> str:
-    """Return the parameter list of a schema, defaults and the keyword-only marker included."""
+    """Return the parameter list of a schema, the keyword-only marker included; defaults are ``defaults``."""
 
     def one(argument: Argument) -> str:
-        if argument.default is None:
-            return argument.name
-        return f"{argument.name}={names.add('default_' + argument.name, argument.default.value)}"
+        name = argument.name
+        return name if argument.default is None else f"{name}={names.prefix}default_{name}"
 
     parts = [one(argument) for argument in schema.positional]
     if schema.keyword_only:
         parts += ["*", *(one(argument) for argument in schema.keyword_only)]
     return ", ".join(parts)
+
+
+def defaults(schema: FunctionSchema) -> dict[str, Any]:
+    """Return the values of the defaults that ``parameters`` names."""
+    return {"default_" + a.name: a.default.value for a in schema.arguments if a.default is not None}
 
 
 def flat_names(schema: FunctionSchema) -> str:
@@ -206,17 +264,22 @@ def call_function(
     name
         The function's name in tracebacks and in Python's own TypeErrors.
     """
+    written = shared("__call__", schema, lambda: _write_call(schema))
+    own = {"table": table, "miss": miss, **defaults(schema)}
+    function = make_function(schema.qualname, written, own)
+    function.__qualname__ = name
+    return function
+
+
+def _write_call(schema: FunctionSchema) -> Written:
     names = Names(schema)
-    me = names.add("self", None)
-    call = names.prefix + "call"
+    me, call = names.prefix + "self", names.prefix + "call"
     body = [
         "try:",
-        f"    {call} = {names.add('table', table)}[{_key_expression(schema, names)}]",
+        f"    {call} = {names.prefix}table[{_key_expression(schema, names)}]",
         f"except {names.add('missing', KeyError)}:",
-        f"    {call} = {names.add('miss', miss)}",
+        f"    {call} = {names.prefix}miss",
         f"return {call}({flat_names(schema)})",
     ]
     params = parameters(schema, names)
-    function = compile_function(schema.qualname, "__call__", f"{me}, {params}" if params else me, body, names)
-    function.__qualname__ = name
-    return function
+    return write_function("__call__", f"{me}, {params}" if params else me, body, names)

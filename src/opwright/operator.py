@@ -43,6 +43,9 @@ class Operator(Generic[P, R]):
     _record: OpOverload
     _library: Callable[[], Any]
 
+    def __init_subclass__(cls) -> None:
+        """Leave out typing's search for type parameters, which the class of one operator never has."""
+
     def __init__(self, record: OpOverload, module: str) -> None:
         self._record = record
         self._library = _no_library

@@ -166,7 +166,9 @@ def bad_output(record: OpOverload, kernel: Kernel, expected: str, out: Any) -> O
 
 def same_objects(record: OpOverload) -> list[tuple[int, str]]:
     """Return the index of each return that is a mutated argument itself, with that argument's name."""
-    found = []
+    found: list[tuple[int, str]] = []
+    if not record.schema.mutated:
+        return found
     for index, entry in enumerate(record.schema.returns):
         sets = {name for alias in entry.type.aliases() if alias.is_write for name in alias.before}
         for argument in record.schema.mutated:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from opwright import registry
 from opwright.arrays import arrays_of, not_an_array
 from opwright.catalogue import framework_of_class
-from opwright.entry import Names, compile_function, flat_names, parameters
+from opwright.entry import Names, defaults, flat_names, make_function, parameters, write_function
 from opwright.errors import ArgumentError, RegistrationError, StaleError, layout
 from opwright.operator import Operator, find_operator
 from opwright.scalars import coercion
@@ -115,8 +115,9 @@ def _test(record: OpOverload) -> Callable[..., None]:
 
     names = Names(record.schema)
     body = [f"{names.add('test', test)}({flat_names(record.schema)})"]
+    written = write_function("test", parameters(record.schema, names), body, names)
     title = f"which overload, {record.qualname}"
-    function = compile_function(title, "test", parameters(record.schema, names), body, names)
+    function = make_function(title, written, defaults(record.schema))
     function.__qualname__ = record.name.partition("::")[2]  # the name in Python's own TypeErrors
     return function
 

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import contextmanager
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from opwright.lock import Lock, held_over_fork
 from opwright.source import caller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from opwright.overload import Kernel, OpOverload
     from opwright.rules.base import Rule
@@ -121,17 +120,24 @@ def run_all(actions: Iterable[Callable[[], None]]) -> None:
         raise first
 
 
-@contextmanager
-def undone_on_error(undo: Callable[[], None]) -> Iterator[None]:
+class undone_on_error:  # noqa: N801  (a context manager, as contextlib's own are named)
     """Call ``undo`` where the block raises; what ``undo`` itself raises becomes a note of that error."""
-    try:
-        yield
-    except BaseException as error:
+
+    __slots__ = ("_undo",)
+
+    def __init__(self, undo: Callable[[], None]) -> None:
+        self._undo = undo
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is None:
+            return
         try:
-            undo()
+            self._undo()
         except Exception as second:  # noqa: BLE001  (the caller needs the first)
             error.add_note(f"undoing it raised too: {type(second).__name__}: {second}")
-        raise
 
 
 def overloads_of(name: str) -> tuple[OpOverload, ...]:

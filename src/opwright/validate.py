@@ -103,6 +103,8 @@ def _argument_problems(schema: FunctionSchema) -> Iterator[_Problem]:
 
 
 def _type_problems(where: str, type_: Type) -> Iterator[_Problem]:
+    if isinstance(type_, BaseType) and type_.name in BASE_TYPES:  # most are
+        return
     for base in type_.bases():
         if base.name not in BASE_TYPES and "." not in base.name:
             what = f"{where} has the type {base.name}, which is unknown (unknown type specifier)"

@@ -74,8 +74,11 @@ def _takes(fn: Callable[..., Any], positional: Sequence[str], keyword_only: Sequ
     """Return whether a plain function shows, without a ``Signature``, that it takes these parameters."""
     if fn.__class__ is not FunctionType or fn.__dict__ or fn.__code__.co_flags & _STARRED:
         return False
-    code, given, named = fn.__code__, len(positional), set(keyword_only)
+    code, given = fn.__code__, len(positional)
     count = code.co_argcount
+    if not (keyword_only or code.co_kwonlyargcount):
+        return count - len(fn.__defaults__ or ()) <= given <= count
+    named = set(keyword_only)
     by_name = code.co_varnames[max(given, code.co_posonlyargcount) : count + code.co_kwonlyargcount]
     optional = set(fn.__kwdefaults__ or ())
     required = code.co_varnames[given : count - len(fn.__defaults__ or ())]

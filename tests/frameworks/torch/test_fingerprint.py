@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 import torch.compiler.config as compiler_config
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import opwright as ow
 from opwright.frameworks.torch import fingerprint
@@ -18,6 +20,7 @@ NS = "torch_fingerprint"
 
 SCRIPT = """
 import sys
+import threading
 import torch
 import opwright as ow
 
@@ -29,25 +32,35 @@ def op(x: torch.Tensor) -> torch.Tensor:
 
 op.register_fake(lambda x: torch.empty_like(x))
 op.register_autograd(lambda ctx, g: g * factor)
-x = torch.ones(2, requires_grad=True)
-torch.compile(op, fullgraph=True)(x).sum().backward()
-from torch._dynamo.utils import counters
-print(x.grad[0].item(), counters["aot_autograd"]["autograd_cache_hit"])
+
+def compiled():
+    x = torch.ones(2, requires_grad=True)
+    torch.compile(op, fullgraph=True)(x).sum().backward()
+    from torch._dynamo.utils import counters
+    print(x.grad[0].item(), counters["aot_autograd"]["autograd_cache_hit"])
+
+if sys.argv[2] == "here":
+    compiled()
+else:
+    thread = threading.Thread(target=compiled)
+    thread.start()
+    thread.join()
 """
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("where", ["here", "in another thread"])
 @pytest.mark.skipif(
     not (shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")),
     reason="inductor needs a C++ compiler, and there is none",
 )
-def test_an_edited_gradient_is_used(tmp_path, monkeypatch):
+def test_an_edited_gradient_is_used(tmp_path, monkeypatch, where):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", raising=False)
     found = []
     for factor in (2, 3, 3):
         done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, str(factor)], capture_output=True, text=True, check=True
+            [sys.executable, "-c", SCRIPT, str(factor), where], capture_output=True, text=True, check=True
         )
         found.append(done.stdout.strip())
     assert found == ["2.0 0", "3.0 0", "3.0 1"]
@@ -198,3 +211,36 @@ def test_a_closure_that_is_not_assigned_yet_and_one_that_holds_itself():
         return digest.digest(), later
 
     assert outer() == outer()
+
+
+def tag_where_it_is_traced(call):
+    """Return the tag of another thread after it has called an operator with a tensor without data."""
+    found = []
+
+    def run():
+        with FakeTensorMode():
+            call(torch.ones(2))
+        found.append(tag())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@pytest.mark.parametrize("what", ["fake", "composite", "rule for the mode"])
+def test_another_thread_has_the_tag_once_it_traces(op, what):
+    if what == "composite":
+        library = ow.Library(NS, "FRAGMENT")
+        library.define("composite(Tensor x) -> Tensor")
+        library.impl("composite", lambda x: x + 1, "CompositeImplicitAutograd")
+        called = torch.ops.torch_fingerprint.composite
+    else:
+        called = torch.ops.torch_fingerprint.op
+        if what == "fake":
+            op.register_fake(torch.empty_like)
+        else:
+            op.register_torch_dispatch(FakeTensorMode, lambda mode, func, types, args, kwargs: args[0])
+    assert tag_where_it_is_traced(called) == tag() != ""
+    if what == "composite":
+        library.destroy()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -270,3 +272,27 @@ def test_what_stands_in_the_place_of_a_list_on_every_path(summed, sizes, factors
     if not isinstance(sizes, np.ndarray) and not isinstance(factors, np.ndarray):  # a tensor to Dynamo
         compiled = torch.compile(lambda x: summed(x, sizes, factors), fullgraph=True, backend="aot_eager")
         assert compiled(x).item() == total
+
+
+@pytest.mark.parametrize("literal_first", [True, False])
+def test_what_a_schema_does_not_say_is_not_shared(ns, literal_first):
+    """One of two operators of one signature takes any text, the other a choice; each has its own errors."""
+
+    def free(x: torch.Tensor, mode: str) -> torch.Tensor:
+        return x + len(mode)
+
+    def bound(x: torch.Tensor, mode: Literal["a", "b"]) -> torch.Tensor:
+        return x + len(mode)
+
+    order = (bound, free) if literal_first else (free, bound)
+    ops = {fn.__name__: ow.custom_op(f"{ns}::{fn.__name__}", fn, mutates_args=()) for fn in order}
+    assert ops["free"].schema.signature == ops["bound"].schema.signature
+    for _ in range(3):  # cold and warm
+        assert ops["free"](torch.ones(1), "long").item() == 5
+        assert ops["bound"](torch.ones(1), "a").item() == 2
+        with pytest.raises(ValueError, match=f"^{ns}::bound: argument mode"):
+            ops["bound"](torch.ones(1), "long")
+        with pytest.raises(TypeError, match=f"^{ns}::free: argument mode"):
+            ops["free"](torch.ones(1), 3)
+    files = [ops[name]._record.table[torch.Tensor].__code__.co_filename for name in ("free", "bound")]
+    assert files == [f"<opwright {ns}::free on torch>", f"<opwright {ns}::bound on torch>"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd import forward_ad
 
 from opwright.errors import AliasError, GradientError, StaleError, UnsupportedError, layout
 from opwright.frameworks.torch import jvp, private
@@ -139,36 +140,38 @@ def _refuse_inputs(call: Call, values: Sequence[Any], outputs: Sequence[Any]) ->
             )
 
 
+# What every kernel calls: globals are as fast as cells, and the collector has no cells of each to walk.
+_below, _after = private.below_autograd, private.after_autograd
+_grad_enabled, _any_requires_grad = torch.is_grad_enabled, private.any_requires_grad
+_functorch_active, _dispatch_modes = private.functorch_active, private.dispatch_mode_count
+
+
 def make_kernel(state: Lowered, make_lean: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Return the kernel for the dispatch key ``Autograd``.
 
     ``make_lean(state, kernel, output)`` makes the function that records a gradient outside functorch and
     forward-mode AD, of a kernel that goes on below autograd.
     """
-    redispatch, below, after = state.native.redispatch, private.below_autograd, private.after_autograd
-    grad_enabled, any_requires_grad = torch.is_grad_enabled, private.any_requires_grad
-    functorch_active, forward_ad = private.functorch_active, torch.autograd.forward_ad
-    dispatch_modes = private.dispatch_mode_count
-    native, record = state.native, state.record
+    native, redispatch, record = state.native, state.native.redispatch, state.record
     plain = not state.mutated and all(str(entry.type) == "Tensor" for entry in state.record.schema.returns)
 
     def go_on(*args: Any, **kwargs: Any) -> Any:
-        with below():
+        with _below():
             out = native(*args, **kwargs)
         if record.stale is not None:
             raise _redefined(state)
         return out
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        full = functorch_active() or forward_ad._current_level >= 0  # noqa: SLF001
+        full = _functorch_active() or forward_ad._current_level >= 0  # noqa: SLF001
         if full:
             # Compiled code enters levels of forward mode without telling Python, but for when it is traced.
-            state.dual = state.dual or bool(dispatch_modes() and not functorch_active())
+            state.dual = state.dual or bool(_dispatch_modes() and not _functorch_active())
         elif state.dual:
             full = _has_tangents(args, kwargs)
-        if not full and not (grad_enabled() and any_requires_grad(*args, **kwargs)):
-            with below():
-                return redispatch(keyset & after, *args, **kwargs)
+        if not full and not (_grad_enabled() and _any_requires_grad(*args, **kwargs)):
+            with _below():
+                return redispatch(keyset & _after, *args, **kwargs)
         flat = state.flat(args, kwargs)
         if not full and plain and make_lean is not None and not state.classes:  # it goes on with plain values
             lean = state.cache.get("lean") or state.derive(
@@ -205,11 +208,11 @@ def make_constant_kernel(state: Lowered) -> Callable[..., Any]:
 
     Without one, torch would put a node there that warns.
     """
-    redispatch, below, after = state.native.redispatch, private.below_autograd, private.after_autograd
+    redispatch = state.native.redispatch
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        with below():
-            return redispatch(keyset & after, *args, **kwargs)
+        with _below():
+            return redispatch(keyset & _after, *args, **kwargs)
 
     return private.never_traced(kernel)
 
@@ -236,15 +239,15 @@ def _refuse_traced_tangent(plan: Plan, flat: Sequence[Any]) -> None:
 
 def make_out_kernel(state: Lowered) -> Callable[..., Any]:
     """Return the kernel for ``Autograd`` of an operator that overwrites its out arguments."""
-    redispatch, below, after = state.native.redispatch, private.below_autograd, private.after_autograd
+    redispatch = state.native.redispatch
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled() and private.any_requires_grad(*args, **kwargs):
             raise _no_gradient_of_out(state, "grad")
         if (private.forward_level() or state.dual) and _has_tangents(args, kwargs):
             raise _no_gradient_of_out(state, "a tangent")
-        with below():
-            return redispatch(keyset & after, *args, **kwargs)
+        with _below():
+            return redispatch(keyset & _after, *args, **kwargs)
 
     return private.never_traced(kernel)
 

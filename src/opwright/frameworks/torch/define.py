@@ -22,6 +22,7 @@ from opwright.frameworks.torch import (
     backend,
     eager,
     fake,
+    fingerprint,
     foreign_keys,
     held,
     mutation,
@@ -113,13 +114,13 @@ def sync(state: Lowered, item: Any = None) -> None:
     """
     state.cache = {}  # a new one, not an empty one: see `Lowered.derive`
     sync_opaque(state)
-    returned.sync(state, attach)
     if (
         {DEFAULT, "fake"} <= state.installed.keys()
         and isinstance(item, Rule)
         and item.kind in _READ_WHEN_CALLED
     ):
         return
+    returned.sync(state, attach)
     wanted = _wanted(state)
     gone = [slot for slot in state.installed if slot not in wanted]
     if "fake" in wanted and "fake" not in state.installed:  # torch takes it before a composite kernel only
@@ -289,6 +290,8 @@ def _implicit_kernel(state: Lowered) -> Callable[..., Any]:
         return kernel
 
     def implicit(*args: Any, **kwargs: Any) -> Any:
+        if private.dispatch_mode_count():
+            fingerprint.publish()  # as where a fake runs: this may be traced
         kernel = state.cache.get(IMPLICIT) or state.derive(IMPLICIT, newest)
         return apply(kernel.fn, flat(args, kwargs))
 

@@ -16,7 +16,7 @@ import torch
 from opwright.errors import ContextError, MissingRuleError, OutputError, UnsupportedError, layout
 from opwright.fake_context import FakeContextBase, check_bounds, entered_ctx
 from opwright.faking import computing_of
-from opwright.frameworks.torch import private
+from opwright.frameworks.torch import fingerprint, private
 from opwright.frameworks.torch.convert import to_torch
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
 from opwright.keys import DEFAULT
@@ -33,6 +33,7 @@ def make_kernel(state: Lowered) -> Callable[..., Any]:
     """Return the function that torch calls with FakeTensors or meta tensors."""
 
     def fake(*args: Any, **kwargs: Any) -> Any:
+        fingerprint.publish()  # what is traced is looked up in torch's caches, in this thread
         run: Run = state.cache.get("fake") or state.derive("fake", lambda: make_runner(state))
         flat = state.flat(args, kwargs)
         out = run(flat)

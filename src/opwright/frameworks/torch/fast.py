@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from opwright.entry import Names, compile_function, first_array, flat_names, kernel_call
+from opwright.entry import (
+    Names,
+    Written,
+    first_array,
+    flat_names,
+    kernel_call,
+    make_function,
+    shared,
+    write_function,
+)
 from opwright.frameworks import base
 from opwright.frameworks.torch import guards, private, watched
 from opwright.frameworks.torch.entries import DIFFERENTIATE, Entries
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
 
     from opwright.frameworks.torch.lowered import Lowered
     from opwright.overload import OpOverload
+    from opwright.schema import FunctionSchema
 
 
 def specialise(
@@ -75,11 +85,12 @@ def reason_against(record: OpOverload, values: Sequence[Any] = ()) -> str | None
         first = first_array(value for argument, value in pairs if argument.has_tensors)
         if first.__class__ not in guards.CLASSES:
             return f"the first tensor is a {first.__class__.__name__}"
-    for key in (*(kernel.key for kernel in record.kernels), *record.fallbacks):
+    for key in [*[kernel.key for kernel in record.kernels], *record.fallbacks]:
         if not _only_last(key):
             return f"it has a kernel for {key}, which torch's dispatcher calls"
-    if any(kernel.with_keyset or kernel.falls_through for kernel in record.kernels):
-        return "a kernel takes the dispatch keys, or skips one, which torch's dispatcher knows of"
+    for kernel in record.kernels:
+        if kernel.with_keyset or kernel.falls_through:
+            return "a kernel takes the dispatch keys, or skips one, which torch's dispatcher knows of"
     if record.kernel(IMPLICIT) is not None and (record.rule("autograd") or len(record.kernels) > 1):
         return "gradients go through one kernel of several, or there is a rule beside it"
     return None
@@ -108,9 +119,7 @@ class _Source:
         self.native = native
         self.flat = flat_names(record.schema)
         self.framework = base.load("torch")
-        self.arrays = [argument for argument in self.schema.arguments if argument.has_tensors]
-        self.names = Names(self.schema)
-        self.prefix = self.names.prefix
+        self.prefix = Names(self.schema).prefix
         self.first: FunctionType | None = None
         self.unused: tuple[Callable[..., Any], Entries] | None = None
 
@@ -147,21 +156,56 @@ class _Source:
     def slow(self) -> Callable[..., Any]:
         """The call through torch's dispatcher, scalars coerced as the direct call coerces them."""
         names = Names(self.schema)
-        lines = self._coercions(names, unless_traced)
+        lines = _coercions(self.schema, names)
         if not lines:
             return self.native
-        lines.append(f"return {names.add('native', self.native)}({self.flat})")
-        return compile_function(f"{self.schema.qualname} in torch", "slow", self.flat, lines, names)
+        lines.append(f"return {names.prefix}native({self.flat})")
+        written = write_function("slow", self.flat, lines, names)
+        own = self._coercing(unless_traced) | {"native": self.native}
+        return make_function(f"{self.schema.qualname} in torch", written, own)
 
     def _direct(self) -> FunctionType:
         """Return the guarded direct call, to be given its guards."""
+        written = shared("on torch", self.schema, lambda: _Direct(self.record).written())
+        own = self._coercing(refusing) | {"native": self.native, "entries": ()}
+        return make_function(f"{self.schema.qualname} on torch", written, own)
+
+    def _coercing(self, wrap: Callable[..., Callable[[Any], Any]]) -> dict[str, Callable[[Any], Any]]:
+        """Return the coercions of all arguments without tensors, by the names that they have in the code."""
+        qualname, convert = self.schema.qualname, self.framework.convert
+        return {
+            "coerce_" + argument.name: wrap(qualname, argument, coercion(qualname, argument, convert))
+            for argument in self.schema.arguments
+            if not argument.has_tensors
+        }
+
+
+def _coercions(schema: FunctionSchema, names: Names) -> list[str]:
+    return [
+        line
+        for argument in schema.arguments
+        if not argument.has_tensors
+        for line in coercion_lines(argument, f"{names.prefix}coerce_{argument.name}", names.add)
+    ]
+
+
+class _Direct:
+    """Writes the guarded direct call, as it is for every overload with such arguments and returns."""
+
+    def __init__(self, record: OpOverload) -> None:
+        self.record = record
+        self.schema = schema = record.schema
+        self.flat = flat_names(schema)
+        self.arrays = [argument for argument in schema.arguments if argument.has_tensors]
+        self.names = Names(schema)
+        self.prefix = self.names.prefix
+
+    def written(self) -> Written:
+        """Return the code, with the helpers that it takes whatever the overload."""
         for name, value in {
-            "entries": (),
             "is_compiling": torch.compiler.is_dynamo_compiling,
             "list": list,
             "len": len,
-            "native": self.native,
-            "slow": None,
             "tensor": Tensor,
             "tuple": tuple,
         }.items():
@@ -173,16 +217,7 @@ class _Source:
             *[f"    {line}" for line in self._direct_lines()],
             f"return {self.prefix}miss({self.flat})",
         ]
-        return compile_function(f"{self.schema.qualname} on torch", "call", self.flat, body, self.names)
-
-    def _coercions(self, names: Names, wrap: Callable[..., Callable[[Any], Any]] = refusing) -> list[str]:
-        lines: list[str] = []
-        for argument in self.schema.arguments:
-            if not argument.has_tensors:
-                qualname = self.record.qualname
-                coerce = wrap(qualname, argument, coercion(qualname, argument, self.framework.convert))
-                lines += coercion_lines(argument, names.add("coerce_" + argument.name, coerce), names.add)
-        return lines
+        return write_function("call", self.flat, body, self.names)
 
     def _odd_lines(self) -> list[str]:
         """Return the tests of what the guards do not see, and of what they would abort on.
@@ -260,7 +295,7 @@ class _Source:
         """Return what a call that a guard takes does: coercions, the kernel, output tests."""
         prefix, add = self.prefix, self.names.add
         run = f"{prefix}out = {prefix}kernel({kernel_call(self.schema)})"
-        lines = self._coercions(self.names)
+        lines = _coercions(self.schema, self.names)
         if lines:
             taken_over = f"except {add('taken_over', TakenOverError)}: return {prefix}slow({self.flat})"
             lines = ["try:", *(f"    {line}" for line in lines), taken_over]

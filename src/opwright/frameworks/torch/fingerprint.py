@@ -4,6 +4,8 @@
   gradient that was edited since would go on unused.
 * ``torch.compiler.config.cache_key_tag`` is part of every key. Ours is put after one that the user set, and
   stays the same as long as no schema, no rule and no version of this library changes.
+* Torch may keep its configuration for each thread, as 2.13 does: the tag is put in where an operator changes,
+  and where a call is traced.
 * A rule is its code, constants, defaults, what it closes over, and the functions of others' modules that it
   names, whatever lines they are on. Kernels are called by name, so their code does not count.
 """
@@ -40,24 +42,32 @@ _total = 0
 def update(record: OpOverload) -> None:
     """Take a record's schema and present rules into the tag; what has been taken in is not read again."""
     known = _parts.get(record, {})
-    _replace(record, {part: known.get(part) or _digest(record, *part) for part in _parts_of(record)})
+    new = {part: known.get(part) or _digest(record, *part) for part in _parts_of(record)}
+    _parts[record] = new
+    _replace(known, new)
 
 
 def remove(record: OpOverload) -> None:
     """Take a record out of the tag."""
-    _replace(record, {})
-    _parts.pop(record, None)
+    _replace(_parts.pop(record, {}), {})
 
 
-def _replace(record: OpOverload, new: dict[Any, int]) -> None:
+def _replace(known: dict[Any, int], new: dict[Any, int]) -> None:
     global _total
+    # A sum, so that the order of definitions does not matter; a place is part of what is digested.
+    _total = (_total - sum(known.values()) + sum(new.values())) % _MODULUS
+    publish()
+
+
+def publish() -> None:
+    """Put the tag into torch's configuration, as this thread has it."""
     if not _HAS_TAG:
         return
-    # A sum, so that the order of definitions does not matter; a place is part of what is digested.
-    _total = (_total - sum(_parts.get(record, {}).values()) + sum(new.values())) % _MODULUS
-    _parts[record] = new
-    users = str(compiler_config.cache_key_tag or "").partition(_MARK)[0]
-    compiler_config.cache_key_tag = f"{users}{_MARK}{_total:032x}" if _total else users
+    tag = str(compiler_config.cache_key_tag or "")
+    users = tag.partition(_MARK)[0]
+    new = f"{users}{_MARK}{_total:032x}" if _total else users
+    if new != tag:
+        compiler_config.cache_key_tag = new
 
 
 def _parts_of(record: OpOverload) -> list[tuple[int, Any]]:
@@ -86,14 +96,14 @@ def _add(found: Any, value: Any, seen: set[int]) -> None:
     value = getattr(value, "__wrapped__", value)
     if isinstance(value, _PLAIN):
         found.update(repr(value).encode())
-    elif isinstance(value, tuple | list):
+    elif isinstance(value, (tuple, list)):
         for one in value:
             _add(found, one, seen)
     elif isinstance(value, FunctionType) and id(value) not in seen:
         seen.add(id(value))
         _add_code(found, value.__code__)
-        _add(found, value.__defaults__, seen)
-        _add(found, tuple((value.__kwdefaults__ or {}).values()), seen)
+        for one in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
+            _add(found, one, seen)
         for cell in value.__closure__ or ():
             _add(found, _contents(cell), seen)
         _add_globals(found, value, seen)
@@ -142,8 +152,11 @@ def _add_function(found: Any, value: Any, seen: set[int]) -> None:
 
 
 def _names(code: CodeType) -> list[str]:
-    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return [*code.co_names, *(name for one in inner for name in _names(one))]
+    names = list(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names += _names(constant)
+    return names
 
 
 def _root(module: str) -> str:

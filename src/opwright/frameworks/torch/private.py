@@ -210,17 +210,19 @@ def restart_trace() -> None:
         raise restart(restart_reason="operators that were defined before torch was imported were attached")
 
 
+_frames: Any = getattr(getattr(_core, "_dynamo", None), "eval_frame", None)
+_mark: Callable[..., None] | None = getattr(_frames, "set_code_exec_strategy", None)
+_SKIPPED: Any = _mark and _frames._FrameExecStrategy(*[_frames._FrameAction.SKIP] * 2)  # noqa: SLF001
+
+
 def never_traced(function: Any) -> Any:
     """Keep Dynamo out of a function, and of all it calls, where the dispatcher calls it.
 
     It is the code object that is marked: every closure of it, at no cost a call.
     """
-    frames: Any = getattr(getattr(_core, "_dynamo", None), "eval_frame", None)
-    mark = getattr(frames, "set_code_exec_strategy", None)
-    if mark is None:
+    if _mark is None:
         return torch.compiler.disable(function)
-    skip = frames._FrameAction.SKIP  # noqa: SLF001
-    mark(function.__code__, frames._FrameExecStrategy(skip, skip))  # noqa: SLF001
+    _mark(function.__code__, _SKIPPED)
     return function
 
 
@@ -340,9 +342,14 @@ def dispatch_keys() -> list[str]:
 
 def entry_of(qualname: str) -> Any:
     """Return what torch keeps of an operator beside its dispatcher: its fake, its rules for modes."""
+    return _entries().find(qualname)
+
+
+@cache
+def _entries() -> Any:
     from torch._library.simple_registry import singleton
 
-    return singleton.find(qualname)
+    return singleton
 
 
 def custom_op_of(native: Any) -> Any:

@@ -37,8 +37,7 @@ def _generate(state: Lowered) -> Callable[..., Any]:
     schema = state.record.schema
     names, flat = Names(schema), flat_names(schema)
     tensor, is_instance = names.add("Tensor", torch.Tensor), names.add("isinstance", isinstance)
-    # What is no tensor raises there, with the reason.
-    miss = f"return {names.add('miss', _stopping(state.record))}({flat})"
+    miss = f"return {names.prefix}miss({flat})"
     body: list[str] = []
     known = True  # the class of a first plain tensor is the table's key
     for argument in schema.arguments:
@@ -68,6 +67,7 @@ def _generate(state: Lowered) -> Callable[..., Any]:
         body.append(f"if not {compiling}() and {functorch}(): {check}({flat})")
     if not body and not state.names:
         return state.native
+    names.add("miss", _stopping(state.record))  # what is no tensor raises there, with the reason
     body.append(f"return {names.add('native', state.native)}({kernel_call(schema)})")
     return compile_function(f"{schema.qualname} through torch", "call", flat, body, names)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from opwright.frameworks.torch import fingerprint
 from opwright.rules.base import mismatch
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def make_rule(state: Lowered, dispatch_class: type) -> Callable[..., Any]:
     schema = record.schema
 
     def dispatch(mode: Any, func: Any, types: Any, given: Any, kwargs: Any = None) -> Any:
+        fingerprint.publish()  # as where a fake runs: the rule may stand for it
         rule = record.rule("torch_dispatch", dispatch_class)
         if rule is None:
             return NotImplemented
