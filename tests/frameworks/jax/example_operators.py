@@ -96,7 +96,15 @@ if jax.__version_info__ < (0, 10):
     _reason = (
         "JAX 0.9 itself cannot transpose an fft inside shard_map: it takes the mesh axes off the cotangent"
     )
-    NOT_IN_JAX |= dict.fromkeys(("grad_inside_shard_map", "hessian_inside_shard_map"), _reason)
+    NOT_IN_JAX |= dict.fromkeys(
+        (
+            "grad_of_shard_map",
+            "grad_of_shard_map_with_replicated_arguments",
+            "grad_inside_shard_map",
+            "hessian_inside_shard_map",
+        ),
+        _reason,
+    )
 
 ROWS = (
     ("fft_convolution", "fft_convolution", (), convolved, (GRID, OTHER), ()),
