@@ -204,6 +204,7 @@ BUILT_IN = (
         "jax",
         package="jax",
         module="opwright.frameworks.jax",
+        namespace="jax.numpy",  # what JAX makes of a NumPy array while it traces is another's by its bases
         promotion="opwright.frameworks.jax.promotion",
         array_classes=(
             ("jax", "Array"),

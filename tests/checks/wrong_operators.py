@@ -115,8 +115,8 @@ def changes_an_element(xs: list[np.ndarray]) -> np.ndarray:
 def reshapes_its_argument(x: np.ndarray) -> np.ndarray:
     out = x * 2
     try:
-        x.shape = x.shape[::-1]
-    except AttributeError:
+        x.resize(x.shape[::-1], refcheck=False)
+    except ValueError:  # its elements are not next to each other
         out += 0
     return out.reshape(x.shape[::-1])
 

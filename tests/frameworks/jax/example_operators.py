@@ -43,6 +43,7 @@ def recurred(x, decay):
 
 
 def diffused(source, weight):
+    source, weight = jnp.asarray(source), jnp.asarray(weight)  # JAX 0.9's constants have hardly a method
     height, width = source.shape
     system = jnp.diag(weight.ravel())
     for row in range(height):
@@ -88,9 +89,22 @@ FIRST_ORDER = dict.fromkeys(
 )
 """What needs a derivative of the backward, where that is a kernel of its own."""
 
-NO_POLICY = {
+NOT_IN_JAX = {
     "checkpoint_with_policy": "JAX itself rounds nothing complex: reduce_precision refuses the spectrum"
 }
+if jax.__version_info__ < (0, 10):
+    _reason = (
+        "JAX 0.9 itself cannot transpose an fft inside shard_map: it takes the mesh axes off the cotangent"
+    )
+    NOT_IN_JAX |= dict.fromkeys(
+        (
+            "grad_of_shard_map",
+            "grad_of_shard_map_with_replicated_arguments",
+            "grad_inside_shard_map",
+            "hessian_inside_shard_map",
+        ),
+        _reason,
+    )
 
 ROWS = (
     ("fft_convolution", "fft_convolution", (), convolved, (GRID, OTHER), ()),
@@ -111,7 +125,7 @@ def add(module, name, reference, args, constants):
         *args,
         fn=lambda *arrays: (operator(*arrays, *map(jnp.asarray, constants)),),
         refuses=FIRST_ORDER if name in {"rms_norm", "cross_entropy", "gate"} else None,
-        skips=NO_POLICY if name == "fft_convolution" else None,
+        skips=NOT_IN_JAX if name == "fft_convolution" else None,
     )
 
 

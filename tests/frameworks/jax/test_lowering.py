@@ -180,6 +180,7 @@ def test_elements_narrower_than_a_byte(dtype, route):
 
     wide = jnp.asarray([0.0, 1.0, 1.0])
     x = wide.astype(dtype)
+    xs = jnp.stack([wide, wide]).astype(dtype)  # JAX 0.9 aborts the process where it stacks int2 itself
     assert re.search(TARGETS["pure_callback"], jax.jit(back).lower(x, x).as_text())
     calls = [
         lambda: back(x, x),
@@ -187,13 +188,45 @@ def test_elements_narrower_than_a_byte(dtype, route):
         lambda: back(wide, x),
         lambda: (in_place(x), back_(x)),
     ]
-    calls.append(lambda: jax.lax.scan(lambda c, x: (c, back(x, x)[0]), 0, jnp.stack([x, x]))[1])
+    calls.append(lambda: jax.lax.scan(lambda c, x: (c, back(x, x)[0]), 0, xs)[1])
     for call in calls:
         for one in jax.tree.leaves(jax.jit(call)()):
             np.testing.assert_array_equal(one.astype(np.float32), np.broadcast_to([1, 1, 0], one.shape))
     with pytest.warns(NoVmapRuleWarning):
-        rows, _ = jax.jit(jax.vmap(back))(jnp.stack([x, x]), jnp.stack([x, x]))
+        rows, _ = jax.jit(jax.vmap(back))(xs, xs)
     np.testing.assert_array_equal(rows.astype(np.float32), [[1, 1, 0]] * 2)
+
+
+@pytest.mark.parametrize("dtype", PACKED)
+def test_elements_narrower_than_a_byte_of_an_operator_without_outputs(dtype):
+    seen = []
+
+    @ow.custom_op(f"jaxl::seen_{dtype}", mutates_args=())
+    def keep(x: np.ndarray) -> None:
+        seen.append((x.dtype, x.astype(np.float32).tolist()))
+
+    x = jnp.asarray([0.0, 1.0, 1.0]).astype(dtype)
+    keep(x)
+    jax.jit(keep)(x)
+    jax.effects_barrier()
+    assert seen == [(np.dtype(jnp.dtype(dtype)), [0, 1, 1])] * 2
+
+
+@pytest.mark.parametrize("dtype", PACKED)
+def test_every_value_narrower_than_a_byte_comes_through(dtype, route):
+    every = np.arange(2 ** (jnp.finfo if "float" in dtype else jnp.iinfo)(dtype).bits, dtype=np.uint8)
+    values = (every if dtype.startswith("u") else every.view(np.int8)).astype(np.float32)
+    if dtype.startswith("float"):
+        values = np.unique(values.astype(jnp.dtype(dtype)))
+
+    @ow.custom_op(f"jaxl::same_{dtype}_{route.replace('-', '_')}", mutates_args=())
+    def same(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return x.copy(), x.astype(np.float32)
+
+    same.register_fake(lambda x: (ow.empty_like(x), x.new_empty(x.shape, dtype="float32")))
+    x = jnp.asarray(values).astype(dtype)
+    for one in jax.jit(same)(x):
+        np.testing.assert_array_equal(np.asarray(one).astype(np.float32), np.asarray(x).astype(np.float32))
 
 
 def test_elements_narrower_than_a_byte_on_a_gpu():

@@ -17,6 +17,7 @@ from opwright.arrays import as_list, class_name, not_a_list, not_an_array, refus
 from opwright.errors import ArgumentError, OutputError, layout
 from opwright.frameworks.base import load
 from opwright.frameworks.jax.callbacks import taken
+from opwright.frameworks.jax.private import HOST_ARRAYS
 from opwright.outputs import bad_output, is_one
 from opwright.overload import Kernel, OpOverload
 from opwright.rules.autograd import new_values
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 Template = tuple[Any, ...]
 
+_ON_HOST: tuple[Any, ...] = (*HOST_ARRAYS, np.generic)
 
 _REFERENCE = getattr(getattr(jax, "ref", None), "Ref", ())
 
@@ -207,7 +209,7 @@ class Splitter:
                 )
             return value
         info = catalogue.framework_of_class(type(value))
-        if not isinstance(value, np.ndarray | np.generic):
+        if not isinstance(value, _ON_HOST):
             foreign = info is not None and info.name != "jax"
             raise ForeignError if foreign else not_an_array(self.record, path, value)
         own = type(value) in (np.ndarray, np.memmap) or isinstance(value, np.generic)
@@ -306,7 +308,7 @@ def _output(leaf: Any, flavour: str) -> Any:
         return leaf if load(info.name).accepts(leaf) else None
     if flavour == catalogue.DLPACK and hasattr(leaf, "__dlpack__"):
         return taken(leaf)
-    if traced and isinstance(leaf, np.ndarray | np.generic):
+    if traced and isinstance(leaf, _ON_HOST):
         return jax.numpy.array(leaf)
     return None
 

@@ -12,10 +12,15 @@ import jax
 import numpy as np
 from jax.interpreters import ad
 
+from opwright.frameworks.jax.private import HOST_ARRAYS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FLOAT0 = jax.dtypes.float0
+
+CONSTANTS = (*HOST_ARRAYS, np.generic, bool, int, float, complex)
+"""Classes of what JAX takes for an array without its being one of JAX's."""
 
 
 def canonical(dtype: Any) -> np.dtype[Any]:
@@ -43,6 +48,15 @@ def is_packed(dtype: Any) -> bool:
 
 _BYTE = 8
 """Bits."""
+
+
+def unpacked(dtype: Any) -> Any:
+    """Return a dtype of whole bytes that has every value of a packed one; any other as it is."""
+    if not is_packed(dtype):
+        return dtype
+    if not jax.dtypes.issubdtype(dtype, np.integer):
+        return np.dtype(np.float32)
+    return np.dtype(np.int8 if jax.dtypes.issubdtype(dtype, np.signedinteger) else np.uint8)
 
 
 def is_live(tangent: Any) -> bool:
@@ -83,10 +97,13 @@ def shaped(shape: Sequence[Any], dtype: Any, operands: Sequence[Any], *, weak_ty
 
 
 def arrays(values: Sequence[Any]) -> list[Any]:
-    """Return the values with numbers made arrays: primals and literals of jaxprs may be Python numbers."""
+    """Return the values with numbers and arrays on the host made JAX's, for author's rules take those.
+
+    Primals, cotangents and literals of jaxprs may be Python numbers or arrays of NumPy.
+    """
     return [
-        jax.numpy.asarray(value, jax.typeof(value).dtype)
-        if isinstance(value, bool | int | float | complex | np.generic)
+        jax.numpy.array(value, jax.typeof(value).dtype)
+        if isinstance(value, CONSTANTS) and getattr(value, "dtype", None) != FLOAT0
         else value
         for value in values
     ]

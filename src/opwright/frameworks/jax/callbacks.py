@@ -25,7 +25,7 @@ from opwright import catalogue
 from opwright.errors import OutputError, UnsupportedError, layout
 from opwright.frameworks.base import Framework, load, of_flavour
 from opwright.frameworks.jax import private
-from opwright.frameworks.jax.avals import canonical
+from opwright.frameworks.jax.avals import canonical, unpacked
 
 Compute = Callable[[Sequence[Any], Sequence[Any] | None], list[Any]]
 
@@ -281,20 +281,43 @@ def own(framework: Framework, array: Any) -> Any:
 def through_copies(plan: Plan, shapes: Sequence[jax.ShapeDtypeStruct], count: int) -> Callable[..., Any]:
     """Return a traceable function that runs a host kernel with copies both ways, by public names only."""
     body = host_body(plan, np.ndarray.view, count)
+    dtypes = [shape.dtype for shape in shapes]
+    carried = [jax.ShapeDtypeStruct(shape.shape, unpacked(shape.dtype)) for shape in shapes]
 
-    def callback(*arrays: Any) -> list[Any]:
-        outs = [np.empty(shape.shape, shape.dtype) for shape in shapes]
-        body(*map(np.asarray, arrays), *outs)
-        return outs
+    def call(*arrays: Any) -> list[Any]:
+        passed, restored = in_whole_bytes(arrays)
 
-    def call(*arrays: Any) -> Any:
+        def callback(*given: Any) -> list[Any]:
+            outs = [np.empty(shape.shape, shape.dtype) for shape in shapes]
+            body(*restored(given), *outs)
+            return [out.astype(one.dtype, copy=False) for out, one in zip(outs, carried, strict=True)]
+
         if plan.impure:
             from jax.experimental import io_callback
 
-            return io_callback(callback, list(shapes), *arrays)
-        return jax.pure_callback(callback, list(shapes), *arrays, vmap_method="sequential")
+            outs = io_callback(callback, carried, *passed)
+        else:
+            outs = jax.pure_callback(callback, carried, *passed, vmap_method="sequential")
+        return list(map(_of_dtype, outs, dtypes))
 
     return call
+
+
+def in_whole_bytes(arrays: Sequence[Any]) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
+    """Return what to hand a callback of JAX for some arrays, and what makes NumPy's of that again there.
+
+    JAX 0.9 gives callbacks packed elements as if each took a byte, and memory that nobody wrote for the rest.
+    """
+    dtypes = [array.dtype for array in arrays]
+
+    def restored(given: Sequence[Any]) -> list[Any]:
+        return [np.asarray(one).astype(dtype, copy=False) for one, dtype in zip(given, dtypes, strict=True)]
+
+    return [_of_dtype(array, unpacked(array.dtype)) for array in arrays], restored
+
+
+def _of_dtype(array: Any, dtype: Any) -> Any:
+    return array if array.dtype == dtype else jax.lax.convert_element_type(array, dtype)
 
 
 def has_buffers() -> bool:

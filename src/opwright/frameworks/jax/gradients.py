@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 
 from opwright.errors import GradientError, layout
 from opwright.frameworks.jax.arguments import like_arguments, unflatten
-from opwright.frameworks.jax.avals import is_complex, sharded_like, zeros
+from opwright.frameworks.jax.avals import CONSTANTS, is_complex, sharded_like, zeros
 from opwright.rules.autograd import new_values, of_another_dtype, split_gradients
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def fitted(point: Point, rule: Rule, name: str, value: Any, *, aval: Any, kind: 
     So does a complex one of what is real: its imaginary part would be lost.
     """
     if not isinstance(value, jax.Array):
-        if not isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
+        if not isinstance(value, CONSTANTS):
             raise misfit(point, rule, name, kind=kind, aval=aval, got=type(value).__name__)
         value = jax.numpy.asarray(value)
     if value.shape != aval.shape:

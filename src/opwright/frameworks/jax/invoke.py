@@ -20,7 +20,7 @@ from opwright.frameworks.jax.arguments import (
 )
 from opwright.frameworks.jax.avals import same_axes
 from opwright.frameworks.jax.call import Call
-from opwright.frameworks.jax.callbacks import Plan, on_numpy
+from opwright.frameworks.jax.callbacks import Plan, in_whole_bytes, on_numpy
 from opwright.frameworks.jax.execute import concrete, run_here
 from opwright.frameworks.jax.kernels import apply
 from opwright.frameworks.jax.primitive import default_device_type, device_type_of, device_type_of_call
@@ -125,11 +125,13 @@ def _run_silent(call: Call, arrays: Sequence[Any]) -> None:
         compute([np.asarray(array) for array in arrays], None)
         return
 
+    passed, restored = in_whole_bytes(arrays)
+
     def body(*views: Any) -> None:
-        compute([np.asarray(view) for view in views], None)
+        compute(restored(views), None)
 
     body.__name__ = call.name
-    jax.debug.callback(body, *arrays)
+    jax.debug.callback(body, *passed)
 
 
 def _run_untraced(call: Call, arrays: Sequence[Any]) -> Any:

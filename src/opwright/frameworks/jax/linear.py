@@ -214,7 +214,7 @@ def _jvp(
 def _transpose(cotangents: Sequence[Any], *args: Any, rule: Linear, saved: int) -> list[Any]:
     if all(type(one) is ad.Zero for one in cotangents):
         return [None] * len(args)
-    grads = rule.transpose(arrays(args[:saved]), cotangents)
+    grads = rule.transpose(arrays(args[:saved]), arrays(cotangents))
     own = [
         grad if ad.is_undefined_primal(arg) else None for grad, arg in zip(grads, args[saved:], strict=True)
     ]
@@ -225,6 +225,7 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, rule: Linear,
     if all(dim is None for dim in dims):
         outs = rule.bind(args[:saved], args[saved:])
         return outs, [None] * len(outs)
+    args = arrays(args)
     avals = [jax.typeof(arg) for arg in args[saved:]]
     outs = Batched(rule, axis.size, dims[:saved], dims[saved:], avals).bind(args[:saved], args[saved:])
     return outs, [0] * len(outs)

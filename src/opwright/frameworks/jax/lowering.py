@@ -3,7 +3,7 @@
 ``inlined`` for kernels that are traced; for host kernels ``tvm-ffi`` where that extra is installed and the
 dtypes allow, else ``buffer_callback``, else ``pure_callback``; for the body of a ``triton_op`` XLA's own call
 of its kernels, where it can be had; for other CUDA kernels ``buffer_callback`` on XLA's own stream. XLA
-packs elements that are narrower than a byte, NumPy does not: these take ``pure_callback``.
+packs elements that are narrower than a byte, NumPy does not: these take ``pure_callback``, as wider ones.
 """
 
 from __future__ import annotations

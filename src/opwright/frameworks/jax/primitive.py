@@ -15,7 +15,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from opwright.errors import UnsupportedError, layout
-from opwright.frameworks.jax import experimental, private
+from opwright.frameworks.jax import avals, experimental, private
 from opwright.frameworks.jax.callbacks import Plan, original_errors
 from opwright.frameworks.jax.execute import check_numbers, concrete, run_here
 from opwright.frameworks.jax.lowering import PLATFORMS, traceable
@@ -107,7 +107,7 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, call: Computa
     if all(dim is None for dim in dims):
         outs = call.bind(*args)
         return outs, [None] * len(outs)
-    return call.batch(axis, args, dims)
+    return call.batch(axis, avals.arrays(args), dims)
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, call: Computation) -> list[Any]:

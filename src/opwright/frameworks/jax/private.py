@@ -17,24 +17,29 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FROM = "jax._src.core"
 
-
-def _core(name: str) -> Any:
+def _found(module: str, name: str) -> Any:
     try:
-        module = __import__(_FROM, fromlist=[name])
+        return getattr(__import__(module, fromlist=[name]), name, None)
     except ImportError:
         return None
-    return getattr(module, name, None)
 
 
-trace_state_clean: Callable[[], bool] | None = _core("trace_state_clean")
+trace_state_clean: Callable[[], bool] | None = _found("jax._src.core", "trace_state_clean")
 """Whether no trace is under way in this thread; None where this JAX does not say."""
+
+_TYPED_ARRAY = _found("jax._src.literals", "TypedNdArray")
+
+HOST_ARRAYS: tuple[type[Any], ...] = (np.ndarray, *([] if _TYPED_ARRAY is None else [_TYPED_ARRAY]))
+"""Classes of arrays on the host that JAX takes: NumPy's, and what JAX makes of these while it traces.
+
+The latter is none of NumPy's in JAX 0.9, and has hardly a method there.
+"""
 
 
 def binds_axes() -> bool:
     """Return whether an axis has a name here, from ``jax.vmap`` for one; False where JAX does not say."""
-    environment = _core("get_axis_env")
+    environment = _found("jax._src.core", "get_axis_env")
     return environment is not None and bool(getattr(environment(), "axis_sizes", ()))
 
 

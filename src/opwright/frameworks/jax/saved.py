@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from opwright.frameworks.jax.avals import typed
+from opwright.frameworks.jax.private import HOST_ARRAYS
 from opwright.rules.autograd import Context
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Saved:
 
     def _slot(self, value: Any, arrays: list[Any]) -> Any:
         """Return where an array is among the operands, or the value itself where it is no array."""
-        if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        if isinstance(value, HOST_ARRAYS) and value.dtype.kind in "biufc":
             value = jax.numpy.array(value)
         if isinstance(value, jax.Array):
             for index, known in enumerate(arrays):
