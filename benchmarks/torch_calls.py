@@ -4,7 +4,8 @@ Run ``python benchmarks/torch_calls.py`` (``--device cuda`` on a GPU, ``--rounds
 row is one kind of call; every column is timed in turn, round after round, and the fastest round of each is
 kept: what else the machine does only slows them. ``over`` is the time over the plain function of the same
 row, ``/custom`` that as a part of what ``custom_op`` takes over it, ``/hand`` as a multiple of what the
-tests by hand take over it, ``/Func.`` the whole call as a part of the bare function's.
+tests by hand take over it, ``/Func.`` the whole call as a part of the bare function's. Where the targets were
+set, 2 us for 14 tensors, the tests by hand took 1.53 us: 1.31 of ``/hand`` is to reach.
 
 The columns: the plain Python function; for 14 tensors the same ``by hand``, in one function with the tests
 that no call past the dispatcher can do without; a bare ``torch.autograd.Function``, where a gradient is
@@ -120,7 +121,9 @@ def fourteen(  # noqa: PLR0917  (that is the point)
 def by_hand(tensors: list[Tensor]) -> Callable[..., Tensor]:
     """Return ``fourteen`` in one function with the tests that no call past the dispatcher can do without."""
     check = guards.make_check(tensors)
-    compiling, modes = torch.compiler.is_dynamo_compiling, guards.PROBES.overridden_one
+    compiling, plain = torch.compiler.is_dynamo_compiling, Tensor
+    core: Any = torch._C  # noqa: SLF001  (torch has no public tests of these)
+    modes, dispatch_modes = core._is_torch_function_mode_enabled, core._len_torch_dispatch_stack  # noqa: SLF001
     levels, profiler = torch.autograd.forward_ad, torch.autograd.profiler
 
     def guarded(  # noqa: PLR0917  (as fourteen)
@@ -128,7 +131,7 @@ def by_hand(tensors: list[Tensor]) -> Callable[..., Tensor]:
         h: Tensor, i: Tensor, j: Tensor, k: Tensor, m: Tensor, n: Tensor, o: Tensor,
     ) -> Tensor:  # fmt: skip
         other = (
-            compiling() or modes(a)
+            compiling() or a.__class__ is not plain or modes() or dispatch_modes()
             or levels._current_level >= 0  # noqa: SLF001  (torch has no public test)
             or profiler._is_profiler_enabled  # noqa: SLF001  (the same)
             or a.is_nested or b.is_nested or c.is_nested or d.is_nested or e.is_nested or f.is_nested
