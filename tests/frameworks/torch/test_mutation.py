@@ -450,3 +450,34 @@ def test_a_gradient_of_another_argument_only(route):
     with pytest.raises(GradientError, match="arguments x and y are one array"):
         route(op)(x, x, A.clone().requires_grad_())
     assert torch.equal(x, A)
+
+
+def test_a_call_without_gradient_counts_one_version_for_each_mutated_tensor(route):
+    xs, y = [A.clone(), A.clone()], A.clone()
+    route(multiply_all)(xs, y)
+    assert [x._version for x in xs] == [1, 1]
+    assert y._version == 0
+
+
+def test_nothing_is_counted_in_inference_mode(route):
+    with torch.inference_mode():
+        x = A.clone()
+        route(multiply)(x, A)
+        assert torch.equal(x, A * A)
+        assert x.is_inference()
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+@pytest.mark.parametrize("own", ["opwright", "torch.library"])
+def test_another_kernel_where_versions_are_counted_is_called(own):
+    name = f"counted_by_{own[:5]}"
+    library = ow.Library(f"{NS}_{own[:5]}", "DEF")
+    library.define(f"{name}(Tensor(a!) x) -> ()")
+    library.impl(name, lambda x: x.mul_(2) and None, "CPU")
+    called = []
+    other = library if own == "opwright" else torch.library.Library(f"{NS}_{own[:5]}", "IMPL")
+    other.impl(name, lambda x: called.append(x), "ADInplaceOrView")
+    x = A.clone()
+    getattr(getattr(torch.ops, f"{NS}_{own[:5]}"), name)(x)
+    assert len(called) == 1
+    assert torch.equal(x, A)

@@ -15,11 +15,10 @@ import torch
 from torch.autograd import forward_ad
 
 from opwright.errors import AliasError, GradientError, StaleError, UnsupportedError, layout
-from opwright.frameworks.torch import jvp, private
+from opwright.frameworks.torch import jvp, mutation, private
 from opwright.frameworks.torch.call import Call
 from opwright.frameworks.torch.gradients import checked, missing_formula
 from opwright.frameworks.torch.lowered import Lowered, tensors_in
-from opwright.frameworks.torch.mutation import refuse_memory_in_common
 from opwright.frameworks.torch.nested import refused
 from opwright.outputs import same_objects
 from opwright.rules.autograd import AutogradRule, new_values, run_setup_context
@@ -154,6 +153,8 @@ def make_kernel(state: Lowered, make_lean: Callable[..., Any] | None = None) -> 
     """
     native, redispatch, record = state.native, state.native.redispatch, state.record
     plain = not state.mutated and all(str(entry.type) == "Tensor" for entry in state.record.schema.returns)
+    # The kernel that comes next for what is mutated: called here, it costs no way through the dispatcher.
+    counting = mutation.make_kernel(state) if state.mutated else None
 
     def go_on(*args: Any, **kwargs: Any) -> Any:
         with _below():
@@ -170,6 +171,8 @@ def make_kernel(state: Lowered, make_lean: Callable[..., Any] | None = None) -> 
         elif state.dual:
             full = _has_tangents(args, kwargs)
         if not full and not (_grad_enabled() and _any_requires_grad(*args, **kwargs)):
+            if counting is not None and mutation.is_next(state, keyset):
+                return counting(keyset, *args, **kwargs)
             with _below():
                 return redispatch(keyset & _after, *args, **kwargs)
         flat = state.flat(args, kwargs)
@@ -269,7 +272,7 @@ def apply(state: Lowered, keyset: Any, flat: tuple[Any, ...], *, full: bool) -> 
     plan: Plan = state.derive("autograd", lambda: Plan(state))
     if plan.dirty:
         refuse_leaves(state, flat)
-        refuse_memory_in_common(state, flat)
+        mutation.refuse_memory_in_common(state, flat)
         _refuse_traced_tangent(plan, flat)
     call = Call(plan, keyset, flat, full=full)
     values = call.flatten(flat)

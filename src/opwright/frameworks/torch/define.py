@@ -181,7 +181,7 @@ def _wanted(state: Lowered) -> dict[Any, Callable[[], Library]]:
             state, "FuncTorchBatched", _implicit_kernel(state)
         )
     if state.mutated and explicit:
-        wanted["ADInplaceOrView"] = lambda: _impl(state, "ADInplaceOrView", mutation.make_kernel(state))
+        wanted[mutation.COUNTED] = lambda: _impl(state, mutation.COUNTED, mutation.make_kernel(state))
         for key in mutation.BITS:
             wanted[key] = partial(_put_bits, state, key)
         if mutation.FRONT in state.installed or mutation.make_front_kernel(state) is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.errors import ArgumentError, UnsupportedError, layout
-from opwright.frameworks.torch import private
+from opwright.frameworks.torch import private, watched
 from opwright.frameworks.torch.lowered import Lowered, shares_storage, tensors_in
 from opwright.sharing import Extent, have_common, refuse_shared
 
@@ -22,12 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
+COUNTED = "ADInplaceOrView"
+"""The dispatch key at which a mutation is counted."""
+
+_COUNTED = torch.DispatchKey.ADInplaceOrView
+
+
 class InferenceTensorError(ArgumentError, RuntimeError):
     """An inference tensor would be written to outside inference mode."""
 
 
 def make_kernel(state: Lowered) -> Callable[..., Any]:
-    """Return the kernel for the dispatch key ``ADInplaceOrView``."""
+    """Return the kernel for the dispatch key ``ADInplaceOrView``; the one above it may call it itself."""
     redispatch, after = state.native.redispatch, private.after_inplace_or_view
     below, increment = private.below_inplace_or_view, torch.autograd.graph.increment_version
 
@@ -43,6 +49,17 @@ def make_kernel(state: Lowered) -> Callable[..., Any]:
         return out
 
     return private.never_traced(kernel)
+
+
+def is_next(state: Lowered, keyset: Any) -> bool:
+    """Return whether below autograd the dispatcher would call what ``make_kernel`` returns, and no other."""
+    record = state.record
+    return (
+        COUNTED in state.installed
+        and keyset.has(_COUNTED)
+        and record.key not in watched.covered
+        and record.kernel(COUNTED) is None
+    )
 
 
 def _not_replayed(state: Lowered) -> UnsupportedError:
