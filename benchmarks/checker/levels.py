@@ -9,13 +9,11 @@ compile. The laws' times in the first are given by framework.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import importlib.metadata
-import platform
 import time
 from pathlib import Path
 
 import numpy as np
+import tables  # beside this file
 from numpy.typing import NDArray
 
 import opwright as ow
@@ -43,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", default=str(ROOT / "examples"))
     folder = parser.parse_args().folder
-    print(f"{dt.datetime.now(dt.UTC).date()}  Python {platform.python_version()}  {', '.join(versions())}")
+    print("\n".join(tables.header()))
     ow.opcheck(first, (np.ones(3),))
     print(f"\n{'':32}{'level':8}{'seconds':>8}{'again':>8}")
     for record in sorted(defined_in(import_target(folder).name), key=lambda record: record.qualname):
@@ -60,17 +58,6 @@ def main() -> None:
             verdict = f"<= {limit:.0f} {'reached' if took <= limit else 'NOT reached'}"
             shares = ", ".join(f"{name} {seconds:.2f}" for name, seconds in parts.items())
             print(f"{record.qualname:32}{level:8}{took:8.2f}{again:8.2f}  {verdict:17}{shares}")
-
-
-def versions() -> list[str]:
-    """Return the frameworks that are installed here, with their versions."""
-    found = []
-    for name in ("numpy", "torch", "jax", "cupy"):
-        try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            found.append(f"no {name}")
-    return found
 
 
 if __name__ == "__main__":

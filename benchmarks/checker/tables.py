@@ -18,15 +18,21 @@ if TYPE_CHECKING:
 PACKAGES = ("torch", "jax", "numpy", "scipy")
 
 
+def header() -> Iterator[str]:
+    """Yield the date, what is installed of all that takes part, and the machine."""
+    found = {one.name for one in importlib.metadata.distributions()}
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES if name in found]
+    today = dt.datetime.now(tz=dt.UTC).date()
+    yield f"{today}  Opwright {importlib.metadata.version('opwright')}, {', '.join(versions)}"
+    system = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    yield f"Python {platform.python_version()}, {system}"
+
+
 def lines(
     cases: Sequence[Case], results: Mapping[str, Any], left_out: Mapping[str, Counter[str]]
 ) -> Iterator[str]:
     """Yield the lines of the report."""
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
-    today = dt.datetime.now(tz=dt.UTC).date()
-    yield f"{today}  Opwright {importlib.metadata.version('opwright')}, {versions}"
-    system = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    yield f"Python {platform.python_version()}, {system}"
+    yield from header()
     yield from ["", "WRONG OPERATORS", *_wrong(cases, results)]
     yield from ["", "by law that may find the fault", *_by_law(cases, results)]
     yield from ["", "RIGHT OPERATORS", *_right(cases, results)]

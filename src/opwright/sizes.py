@@ -396,5 +396,4 @@ def _atom(text: str, operation: Callable[[int, int], int], a: Any, b: Any, ends:
 
 
 def _wrap(size: Any) -> str:
-    text = str(size)
-    return text if text.isidentifier() or text.isdigit() else f"({text})"
+    return str(size) if str(size).isidentifier() or str(size).isdigit() else f"({size})"

@@ -18,8 +18,8 @@ from opwright.checks.points import Point, other_points, point_at, points, why_no
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from opwright.checks.base import Probe
-    from opwright.checks.samples import Leaf
+    from opwright.checks.base import Probe, Run
+    from opwright.checks.samples import Leaf, Sample
     from opwright.report import Finding
 
 ELEMENTS = 6
@@ -113,10 +113,13 @@ def check(probe: Probe) -> Iterator[Finding]:
             yield from _not_registered(probe)
         probe.skip(missing.reason)
         return
-    look = _outline if probe.quick and probe.looked_at_elsewhere("autograd") else _at
-    found = [finding for point in points(probe) for finding in look(point)]
+    shared = probe.looked_at_elsewhere("autograd")
+    if shared and probe.quick:
+        yield from _outlines(probe)
+        return
+    found = [finding for point in points(probe) for finding in _at(point)]
     yield from found or _other_dtypes(probe)
-    if not found and not probe.quick and not probe.looked_at_elsewhere("autograd"):
+    if not found and not probe.quick and not shared:
         yield from _elsewhere(probe)
 
 
@@ -139,13 +142,29 @@ def _other_dtypes(probe: Probe) -> Iterator[Finding]:
     """Yield gradients of another shape or dtype than their argument, outside of double precision."""
     for sample in probe.samples:
         for variant in (sample, *(() if probe.quick else derived.dtypes(sample))):
-            if derived.in_double(variant) is variant:  # a point
-                continue
-            run = probe.run(variant)
-            point = None if run.error is not None else point_at(probe, variant, run)
-            raw = None if point is None else second.returned(point)
-            if point is not None and raw is not None:
-                yield from _strict(point, raw)
+            if derived.in_double(variant) is not variant:  # else it is a point
+                yield from _outline(probe, variant, probe.run(variant)) or ()
+
+
+def _outlines(probe: Probe) -> Iterator[Finding]:
+    """Yield gradients of another shape or dtype than their argument, and why there are none."""
+    for sample in probe.samples:
+        found = _outline(probe, sample, probe.reference(sample))
+        if found is not None:
+            yield from found
+            continue
+        for point in points(probe):
+            yield from _at(point)
+        return
+
+
+def _outline(probe: Probe, sample: Sample, run: Run) -> list[Finding] | None:
+    """Return gradients of another shape or dtype than their argument in one call, or None without any."""
+    point = None if run.error is not None else point_at(probe, sample, run)
+    if point is None:
+        return []
+    raw = second.returned(point)
+    return None if raw is None else list(_strict(point, raw))
 
 
 def _not_registered(probe: Probe) -> Iterator[Finding]:
@@ -160,12 +179,6 @@ def _not_registered(probe: Probe) -> Iterator[Finding]:
                 got="neither",
                 fix=f"@opwright.register_autograd({probe.record.name!r}), or declare non_differentiable=True",
             )
-
-
-def _outline(point: Point) -> Iterator[Finding]:
-    """Yield gradients of another shape or dtype at one sample, and all that is wrong where there are none."""
-    raw = second.returned(point)
-    yield from _at(point) if raw is None else _strict(point, raw)
 
 
 def _at(point: Point) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ To add a law: a file here that holds ``CHECK``, a `Law` or any other `Check`, an
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from opwright.catalogue import ARRAY_API
 from opwright.checks.adapters.results import Called
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from opwright.checks.adapters.results import Pullback
     from opwright.overload import OpOverload
 
-T = TypeVar("T")
 
 LEVELS = ("quick", "default", "thorough")
 """How much is looked at: the given samples; derived ones too; everything."""

@@ -135,9 +135,8 @@ class Point:
 
 def points(probe: Probe) -> Iterator[Point]:
     """Yield the samples at which derivatives are compared; why there is none is noted in the probe."""
-    as_given = probe.quick and probe.looked_at_elsewhere("autograd")
     for sample in probe.samples:
-        wide = sample if as_given else derived.in_double(sample)
+        wide = derived.in_double(sample)
         run = probe.reference(sample) if wide is sample else probe.run(wide)
         if run.error is not None:
             wide, run = sample, probe.reference(sample)
